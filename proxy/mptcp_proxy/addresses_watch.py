@@ -1,11 +1,11 @@
-"""Keeps the list of this host's addresses, which Squid reads, as they are: by its rules no request is for them.
+"""Keeps Squid's list of this host's addresses current: squid.conf denies requests for them.
 
-Squid reads its whole configuration anew for a change, and refuses clients for a moment. So changes are taken together,
-an address that went stays for a while, and where new ones come again and again, as by router advertisements of a short
-lifetime or networks of containers, Squid is told at growing intervals.
+For a change Squid rereads its whole configuration, and refuses clients for a moment. So changes are collected, a
+removed address lingers, and while changes go on (router advertisements of a short lifetime, container networks) the
+intervals between reloads grow.
 
-Squid ends where it cannot read its configuration, as where a name of a host is in it and no name server answers, which
-is often so while addresses change. So it is told only when it can.
+Squid exits if it cannot read its configuration, as when that names a host and no name server answers, which is likely
+while addresses change. So a trial comes before each reload.
 """
 
 from __future__ import annotations
@@ -24,26 +24,23 @@ from .squid import PARSE_SECONDS
 from .trial import Trial
 
 _SETTLE: Final = 1.0
-"""Seconds from the first change of an address to the reload: changes come in groups, and IPv6 addresses late."""
+"""Seconds from the first change to the reload: changes come in groups, and IPv6 addresses late."""
 _LINGER: Final = 10.0
-"""Seconds for which requests for an address that went are still refused."""
+"""Seconds for which requests for a removed address are still refused."""
 _AGAIN: Final = 1.0
-"""Seconds until the addresses are looked at again where that failed."""
+"""Seconds until the next attempt after a failure."""
 _TRIAL_INTERVAL: Final = 0.2
-"""Seconds between two looks whether it is known that Squid can read its configuration."""
+"""Seconds between checks whether a trial has ended."""
 _LEAST, _LONGEST, _FORGET = 2.0, 60.0, 60.0
-"""Seconds between two reloads because of them: as many at the first, and at the most; and after which quiet time they
-are as many as at the first again."""
+"""Seconds between two such reloads, at first and at most; after this much quiet the interval starts again at first."""
 _OFTEN: Final = 16.0
-"""From this interval on it is said that they change again and again."""
+"""From this interval on, the log says that addresses keep changing."""
 _UNTIL: Final = "until it can be, requests for new addresses of this host may pass"
 
 
 class AddressesWatch:
-    """Of one supervisor, whose Squid was started with *prefixes* in the list.
-
-    *trial* finds out whether Squid would end if it read its configuration anew.
-    """
+    """Watches for one supervisor whose Squid was started with *prefixes* in the list. *trial* finds out whether Squid
+    would exit if it reread its configuration."""
 
     def __init__(self, places: Places, reported: Reported, prefixes: frozenset[Network], trial: Trial) -> None:
         self._places = places
@@ -53,39 +50,37 @@ class AddressesWatch:
         self._lingering: Lingering[Network] = Lingering(_LINGER)
         self._lingering.wanted(prefixes, time.monotonic())
         self._spacing = Spacing(_LEAST, _LONGEST, _FORGET)
-        # Of two that take the longest time, the ends are so much further apart.
+        # Failed trials may take the longest time, and their ends are then this much further apart.
         self._trials = Spacing(_LEAST, _LONGEST, _FORGET + 2 * PARSE_SECONDS)
-        """Of those in which there was an obstacle: each may take as long as name servers are waited for."""
+        """Spaces failed trials: each may take as long as name servers are waited for."""
         self._readable_until = 0.0
-        """Until then a list that could not be written is tried again without a trial."""
-        # Once soon after the start, since an address may have changed before the first look for changes.
+        """Until then a list that could not be written is retried without a trial."""
+        # Once soon after the start: an address may have changed before the watch began.
         self.due: float | None = time.monotonic() + _SETTLE
-        """When they are looked at next; None: when something changes."""
+        """Time of the next check; None: upon a change."""
         self._failed = False
-        """That the last attempt failed has been said."""
         self._often = False
-        """That they change again and again has been said."""
 
     def changed(self) -> None:
-        """Note that the kernel told of a change."""
+        """Note a change reported by the kernel."""
         now = time.monotonic()
         soon = max(now + _SETTLE, self._spacing.earliest(now))
         self.due = soon if self.due is None else min(self.due, soon)
 
     def installed(self, prefixes: frozenset[Network]) -> None:
-        """Note that Squid gets a list with *prefixes* by a reload."""
+        """Note that a reload gives Squid a list with *prefixes*."""
         self._prefixes, self._readable_until = prefixes, 0.0
         if self._trial.under_way:
-            # It is of the configuration of before.
+            # The trial is of the earlier configuration.
             self._trial.end()
             self.changed()
 
     def end(self) -> None:
-        """Leave no trial under way: Squid is not told of addresses any more."""
+        """End any trial: Squid gets no more updates."""
         self._trial.end()
 
     def look(self) -> bool:
-        """Look at them where that is due. Return whether Squid is to read the list anew."""
+        """Check the addresses if that is due. Return whether Squid must reread the list."""
         now = time.monotonic()
         if self.due is None or now < self.due:
             return False

@@ -1,7 +1,7 @@
-"""What a client is shown for the check page where ``mptcp-portal`` does not answer.
+"""The page for clients when ``mptcp-portal`` does not answer for the check page.
 
-Squid takes it for a template: a percent sign would begin one of its codes. It asks again by itself, without loading the
-page anew each time, which would take readers back to its beginning (WCAG 2, 2.2.1).
+Squid takes it for a template, so a percent sign would begin a code. The page polls without reloading itself: a reload
+would take readers back to its beginning (WCAG 2, 2.2.1).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from .places import Places, Role, service_name_problem
 KEEP = "keep"
 THROTTLER_CONFIGURATION = Path("/etc/mptcp-throttler/throttler.yaml")
 DEFAULT_CONGESTION_CONTROL = "bbr"
-# TCP_CA_NAME_MAX of linux/tcp.h is 16, with the closing zero.
+# TCP_CA_NAME_MAX of linux/tcp.h is 16, with the terminating NUL.
 _CONGESTION_CONTROL = re.compile(r"[A-Za-z0-9_-]{1,15}")
 
 
@@ -42,18 +42,17 @@ def _features(text: str) -> frozenset[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    # At once: by its default action a SIGHUP would end the service which it is to reload.
+    # First of all: by default, a SIGHUP meant as a reload would end the service.
     signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
     if chosen.command != "run":
         for number in (signal.SIGTERM, signal.SIGHUP):
-            # By their default action what a check makes for itself, passwords included, would stay in /tmp.
+            # By default, they would leave a check's temporary files, passwords included, in /tmp.
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, signal.default_int_handler)
     return outcome("mptcp-proxy", lambda: _done(chosen, signals), is_daemon=chosen.command == "run")
 
 
 def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
-    """Do what was *chosen*; return the exit status."""
     if chosen.command == "build-shim":
         return _build_shim()
     role = Role(chosen.role)
@@ -89,7 +88,7 @@ def _done(chosen: argparse.Namespace, signals: NotedSignals) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return what reads the command line; the package's manual page and shell completion are made from it."""
+    """Return the parser; the package's manual page and shell completion are generated from it."""
     parser = argparse.ArgumentParser(
         prog="mptcp-proxy",
         description="Squid with MPTCP: a proxy's clients by MPTCP, origin servers by plain TCP; or, as a relay at home,"

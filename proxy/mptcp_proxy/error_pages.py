@@ -1,11 +1,11 @@
-"""What people are shown where Squid has no answer of a site for them: not Squid's own pages, of a webmaster.
+"""The pages that people see when Squid has no answer from a site, in place of Squid's own.
 
-For ``error_directory`` in squid.conf. Squid takes each file for a template, in which a percent sign begins a code, and
-fills in: %H the host that was asked for, %c the error's name, %T the time.
-One of its names without a file there is an error in cache.log at each start. So its own templates are put beside ours:
-those of what the shipped squid.conf refuses in any case, as FTP, and those of names that a later Squid may have.
+They are for ``error_directory`` in squid.conf. Squid takes each file for a template, in which a percent sign begins a
+code: %H the requested host, %c the error's name, %T the time. For each of its names without a file there Squid logs an
+error at each start. So its own templates are added for all other names: of requests that the shipped squid.conf refuses
+anyway, as FTP, and of later versions.
 
-A browser shows such a page for an address without TLS alone. Where a tunnel (CONNECT) is refused it shows its own.
+A browser shows such a page only for an address without TLS. If a tunnel (CONNECT) is refused it shows its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Final
 
 CHECK_PAGE: Final = "http://check.mptcp.internal/"
 SQUIDS_OWN: Final = Path("/usr/share/squid/errors/templates")
-"""Where Debian's Squid has its templates."""
 
 HEAD: Final = """\
 <!doctype html>
@@ -44,7 +43,7 @@ a {{ color: var(--link) }}
 :focus-visible {{ outline: 3px solid var(--link); outline-offset: 2px }}
 </style>
 """
-"""Of all pages that come from Squid, in the portal's colours (portal.css)."""
+"""The head of all pages from Squid, in the portal's colours (portal.css)."""
 _PAGE: Final = """\
 <main data-proxy-page="{kind}">
 <section>
@@ -122,7 +121,7 @@ _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
         "ERR_SHUTTING_DOWN ERR_SOCKET_FAILURE",
     ),
 }
-"""By kind: title, what happened and whose fault it is likely to be, what to do, Squid's names for it."""
+"""By kind: title, what happened and the likely fault, what to do, Squid's names for it."""
 _OF_A_RELAY: Final = {
     "no-proxy": (
         "The relay gets no answer from the proxy",
@@ -133,13 +132,13 @@ _OF_A_RELAY: Final = {
         f"{_PAGES['no-answer'][3]} {_PAGES['broken-answer'][3]}",
     ),
 }
-"""The same, in place of what a proxy says of sites: a relay asks none itself."""
+"""A relay's replacement for the pages about sites: it contacts none itself."""
 
 
 def error_pages(
     *, with_check_page: bool, relay: bool = False, squids_own: Path = SQUIDS_OWN
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file. *with_check_page*: there is one, to which readers are led."""
+    """Yield each file's name and content. *with_check_page*: link the check page, which exists."""
     ours = dict(_ours(_CHECK if with_check_page else "", relay))
     yield from ours.items()
     with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Puts a checked configuration where Squid reads it, with what belongs to it: lists and pages.
+"""Puts a checked configuration where Squid reads it, together with its lists and pages.
 
-Each file is replaced as a whole (rename(2)): Squid or the preload library reads the old one or the new one. None is
-replaced before all are written: of a reload that is refused, a worker that starts anew must not read a part.
+Each file is replaced atomically (rename(2)), so Squid and the preload library read the old one or the new one. All
+files are written before any is replaced: when a reload fails, a restarting worker must not read a part of it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .places import PORTAL_SETTINGS, SHARED_MEMORY, WORKER_SOCKETS, Places
 
 
 def make_directories(places: Places, checked: Checked) -> None:
-    """Make the directories that are not there. Squid's user owns those that it writes to as that user."""
+    """Make the missing directories. Squid's user owns those that Squid writes to as that user."""
     _make(places.runtime, 0o755)
     _make(places.lists, 0o755)
     _make(places.error_pages, 0o755)
     _make(places.logs, 0o750)
     _own(places.logs, checked.effective_user)
     if checked.workers.count > 1:
-        # As the distribution has it. One that is there and belongs to a Squid is left alone.
+        # As the distribution has it. An existing one that belongs to a Squid stays as it is.
         _make(WORKER_SOCKETS, 0o755)
         if WORKER_SOCKETS.stat().st_uid == 0:
             _own(WORKER_SOCKETS, checked.effective_user)
@@ -42,14 +42,12 @@ def make_directories(places: Places, checked: Checked) -> None:
 def _make(directory: Path, mode: int) -> None:
     if not directory.is_dir():
         directory.mkdir(parents=True)
-        directory.chmod(mode)  # whatever the umask is
+        directory.chmod(mode)  # regardless of the umask
 
 
 def remove_what_workers_shared(places: Places) -> None:
-    """Remove what Squid, which does not run, leaves behind where its workers meet; a killed one leaves all of it.
-
-    So is what somebody else made by such a name, for Squid does not start where it is there.
-    """
+    """Remove what a Squid that has ended left where its workers meet; a killed one leaves everything. Remove also what
+    someone else put there by such a name, since it keeps Squid from starting."""
     for directory, kind in ((WORKER_SOCKETS, "ipc"), (SHARED_MEMORY, "shm")):
         for path in directory.glob(f"{places.service_name}-*.{kind}"):
             if path.is_dir() and not path.is_symlink():
@@ -59,23 +57,20 @@ def remove_what_workers_shared(places: Places) -> None:
 
 
 def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, option: bool = False) -> None:
-    """Write the files that Squid and the preload library read at their next start or reload.
-
-    *workers*: how many Squid has, or is started with. *option*: it opens its listeners for Multipath TCP itself, by
-    its own option.
-    """
+    """Write the files that Squid and the preload library read at their next start or reload. *workers*: how many Squid
+    has, or will be started with. *option*: Squid uses its own option mptcp."""
     ports = (",".join(map(str, checked.ports)) + "\n").encode()
     group = _group(checked.effective_user)
     configuration = checked.rendered(workers, option)
     before = _content(places.configuration_in_force)
     write_all(
-        # First of all: Squid is not to read of a list that is not there yet.
+        # Lists first: Squid must not read of a list that is missing.
         *(
             File(each.copy, each.content, 0o640, group)
             for each in checked.lists
             if each.content is not None and not _is_there(each, group)
         ),
-        # Passwords for cache peers and the like may be in it: for root and Squid's group only.
+        # It may contain passwords, as of cache peers: only for root and Squid's group.
         File(places.configuration_in_force, configuration, 0o640, group),
         File(places.listen_ports, ports, 0o644),
         File(places.check_page_missing, MISSING.encode(), 0o644),
@@ -85,12 +80,12 @@ def install(places: Places, checked: Checked, prefixes: Iterable[Network], worke
         ),
         _own_addresses(places, prefixes),
     )
-    # A worker that is just starting may have read the configuration before this one.
+    # A worker that is starting may have read the earlier configuration.
     _remove_lists(places.lists, before + configuration)
 
 
 def _is_there(wanted: CopiedList, group: int) -> bool:
-    """Say whether the copy is there: its name says what is in it, and it was put there whole."""
+    """Say whether the copy exists: its name is a hash of its content, and it was renamed into place whole."""
     try:
         found = wanted.copy.lstat()
     except OSError:
@@ -106,7 +101,6 @@ def _content(path: Path) -> bytes:
 
 
 def _remove_lists(directory: Path, named: bytes) -> None:
-    """Remove what *named*, text of configurations, does not name."""
     with suppress(OSError):
         for path in list(directory.iterdir()):
             if os.fsencode(path.name) not in named:
@@ -122,11 +116,11 @@ def _own_addresses(places: Places, prefixes: Iterable[Network]) -> File:
 
 
 def install_library(places: Places, library: Path) -> Path:
-    """Return *library*, or a copy of it where LD_PRELOAD cannot name it or Squid's own user could not open it.
+    """Return *library*, or a copy if LD_PRELOAD cannot name it or Squid's user cannot open it.
 
-    Squid's workers are started as that user, and a checkout is often below a home directory that others may not
-    enter. The copy's name is made of the service name alone, hence without blanks. A
-    library cannot be loaded from a file system mounted noexec, as /run often is.
+    Squid's workers are started as that user, and a checkout is often below a home directory closed to others. The
+    copy's path contains only the service name, hence no blanks. A library cannot be loaded from a file system mounted
+    noexec, as /run often is.
     """
     if shim.can_be_preloaded(library) and (os.geteuid() != 0 or _open_to_all(library)):
         return library
@@ -154,27 +148,27 @@ def _own(directory: Path, owner: str) -> None:
 
 
 def _group(user: str) -> int:
-    """Return the group to give a file to; -1 leaves it (chown(2))."""
+    """Return a file's group; -1 leaves it as it is (chown(2))."""
     return pwd.getpwnam(user).pw_gid if os.geteuid() == 0 else -1
 
 
 class File(NamedTuple):
-    """A file that is to be replaced as a whole."""
+    """A file to replace atomically."""
 
     path: Path
     content: bytes
     mode: int
     group: int = -1
-    """-1: as it comes (chown(2))."""
+    """-1: unchanged (chown(2))."""
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Replace *path*. Raises OSError; then it is as it was."""
+    """Replace *path*. Raises OSError, and then leaves it as it was."""
     write_all(File(path, content, mode))
 
 
 def write_all(*files: File) -> None:
-    """Replace *files* once all are written beside them. Raises OSError; where there was no room, none is replaced."""
+    """Replace *files* once all are written beside them. Raises OSError; without room for all, none is replaced."""
     beside: list[tuple[str, Path]] = []
     try:
         for file in files:
@@ -189,6 +183,6 @@ def write_all(*files: File) -> None:
             del beside[0]
     finally:
         for name, _ in beside:
-            # An error here must not hide the one that ended the writing.
+            # An error here must not hide the original one.
             with suppress(OSError):
                 os.unlink(name)

@@ -1,6 +1,6 @@
-"""Looks at Squid's listeners and processes as long as it runs, and says what is not as it should be, once each.
+"""Watches Squid's listeners and processes, and logs each trouble once.
 
-``serving`` decides; here is what it is told and what comes of it.
+``serving`` decides; this module gathers its input and acts on its answers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ BLIND = "cannot see who listens: ss does not answer (apt install iproute2)"
 
 
 def wanted(listeners: Iterable[Listener], workers: int) -> dict[int, int]:
-    """Return how many listening sockets there are to be on each port: each worker binds one of its own.
-
-    A port that only some workers open, by an ``if``, has one at the least.
-    """
+    """Return how many listening sockets each port must have: each worker binds one of its own. A port that only some
+    workers open, by an ``if``, needs at least one."""
     counts: Counter[int] = Counter()
     for listener in listeners:
         counts[listener.port] += 0 if listener.statement.conditional else workers
@@ -33,7 +31,7 @@ def wanted(listeners: Iterable[Listener], workers: int) -> dict[int, int]:
 
 
 class ListenersWatch:
-    """Of one Squid that is to listen as *listeners* say. *processes*: how many it has beside its first."""
+    """Watches one Squid that must listen on *listeners*. *processes*: how many it has beside its first."""
 
     def __init__(
         self,
@@ -54,10 +52,9 @@ class ListenersWatch:
         self._standstill = Standstill()
         self._processes_due = time.monotonic() + INTERVAL
         self._identities: tuple[str, ...] | None = None
-        """Of the listeners of the last picture, which holds as long as these are there and no other."""
+        """The sockets of the last picture, which stays valid while exactly these exist."""
         self._picture: Picture | None = None
         self._said: dict[str, int] = {}
-        """What is not as it should be and was said, with its priority."""
 
     @property
     def due(self) -> float:
@@ -65,7 +62,7 @@ class ListenersWatch:
 
     @property
     def ever_served(self) -> bool:
-        """Whether clients came in at some time."""
+        """Whether Squid ever listened on a port."""
         return self._judge.ever_served
 
     def _set(self, listeners: Sequence[Listener]) -> None:
@@ -75,14 +72,14 @@ class ListenersWatch:
             self._hosts.setdefault(listener.port, set()).add(listener.host)
 
     def expect_change(self, listeners: Sequence[Listener]) -> None:
-        """Squid closes its listeners and opens these."""
+        """Expect Squid to close its listeners and open these."""
         self._set(listeners)
         self._identities = None
         self._judge.expect_change(time.monotonic())
 
     def look(self, squid: int) -> str | None:
-        """Look where it is due. Return None, or what there is to say of a start or reload that is over: nothing, where
-        Squid listens on all ports. One that nobody can see is over when it has had its time."""
+        """Check what is due. Return None, or the outcome of a start or reload that is over: an empty string if Squid
+        listens on all ports. If nobody can see the listeners, a start or reload is over when its time has passed."""
         now = time.monotonic()
         kids = children(squid)
         if now >= self._processes_due:
@@ -102,24 +99,23 @@ class ListenersWatch:
         return "; ".join(self._absent(seen))
 
     def all_listen(self, squid: int) -> bool:
-        """Say whether each worker listens on each port, or that nobody can see."""
+        """Say whether each worker listens on each port. True also if nobody can see."""
         seen = self._look_at_listeners({squid, *children(squid)})
         return seen is None or seen.complete
 
     def gone(self) -> None:
-        """Say that nobody listens any more, for Squid has ended."""
+        """Report that nobody listens, since Squid has ended."""
         ports = tuple(sorted(self._ports))
         self._reported.listeners(Picture(ports, missing=ports))
 
     def deserted(self, squid: int) -> bool:
-        """Say whether no port has been served for so long that Squid is better started anew."""
+        """Say whether Squid has listened on no port for so long that a restart is better."""
         return self._judge.deserted(self._all_there(children(squid)), time.monotonic())
 
     def _all_there(self, kids: Collection[int]) -> bool:
         return len(kids) >= self._processes
 
     def _look_at_listeners(self, own: set[int]) -> Picture | None:
-        """Return how they are; None where that cannot be seen."""
         now = identities(self._ports)
         if now is not None and now == self._identities and self._picture is not None:
             return self._picture
@@ -137,7 +133,7 @@ class ListenersWatch:
         for port, there, should in seen.fewer:
             text = f"port {port}: {there} of {should} workers listen; why is said in {self._log}"
             lines[text] = WARNING
-        # Clients of a relay have one path to it; see conf/relay-squid.conf.
+        # Clients of a relay have only one path to it; see conf/relay-squid.conf.
         for port in seen.plain if self._role is Role.PROXY else ():
             text = (
                 f"port {port} takes plain TCP, not Multipath TCP: clients have one path only; see: mptcp-proxy doctor"

@@ -1,7 +1,6 @@
-"""Who listens on which port of this network namespace, and by which protocol, as ``ss -Hltnpi`` (ss(8)) says.
+"""Finds out who listens on which port of this network namespace, and by which protocol, from ``ss -Hltnpi`` (ss(8)).
 
-The kernel's socket diagnostics (sock_diag(7)) name a socket by its inode; ss looks in /proc for the process that has
-it.
+The kernel's socket diagnostics (sock_diag(7)) name a socket by its inode; ss finds its process in /proc.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ class Listening:
     """One listening TCP or MPTCP socket."""
 
     address: str
-    """As ss prints it: ``*`` for all addresses, IPv4 and IPv6."""
+    """In the form of ss: ``*`` for all addresses, IPv4 and IPv6."""
     port: int
     program: str
-    """Empty where this process may not know."""
+    """Empty if this process may not know it."""
     pids: tuple[int, ...]
     mptcp: bool = False
-    """Whether it takes Multipath TCP; clients that ask for it get plain TCP otherwise."""
+    """Whether it accepts Multipath TCP; otherwise clients fall back to TCP."""
 
     def __str__(self) -> str:
         return f"{self.program or 'another process'}{f' (process {self.pids[0]})' if self.pids else ''}"
 
 
 def read_listening(text: str) -> Iterator[Listening]:
-    """Read what ``ss -Hltnpi`` printed: for each socket a line, and one that begins with blanks of its inner state."""
+    """Parse the output of ``ss -Hltnpi``: for each socket a line, and an indented one with its internal state."""
     for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
         if len(fields) < 4 or fields[0] != "LISTEN":
@@ -48,28 +47,26 @@ def read_listening(text: str) -> Iterator[Listening]:
 
 
 def listening_now() -> tuple[Listening, ...]:
-    """Ask the kernel, by way of ss; nothing where it does not answer."""
+    """Return the listening sockets; none if ss fails."""
     return tuple(read_listening(ss.printed("-Hltnpi") or ""))
 
 
 def listening_if_known() -> tuple[Listening, ...] | None:
-    """Ask as ``listening_now``; None where ss does not answer, which does not mean that nobody listens."""
+    """Return as ``listening_now``, but None if ss fails, which does not mean that nobody listens."""
     text = ss.printed("-Hltnpi")
     return None if text is None else tuple(read_listening(text))
 
 
 def identities(ports: Collection[int]) -> tuple[str, ...] | None:
-    """Return what tells the sockets that listen on *ports* from all others, ever; None where ss does not answer.
-
-    The kernel is asked for listening sockets alone, and nothing is looked for in /proc: with 20,000 sockets of one
-    process that looking took 1.5 to 2.4 s on a busy machine, and this 0.06 to 0.08, of which 0.03 to start a program.
-    """
+    """Return unique identities of the sockets that listen on *ports*; None if ss fails. This asks only for listening
+    sockets and does not search /proc. With 20,000 sockets of one process that search took 1.5 to 2.4 s on a busy
+    machine; this takes 0.06 to 0.08 s, 0.03 of it to start ss."""
     text = ss.printed("-HOltne")
     return None if text is None else tuple(sorted(read_identities(text, ports)))
 
 
 def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
-    """Read what ``ss -HOltne`` printed: of each socket its address, and the number that it has as long as it lives."""
+    """Parse the output of ``ss -HOltne``: each socket's address, and the number that it keeps as long as it exists."""
     for line in text.splitlines():
         fields = line.split()
         if len(fields) < 4 or fields[0] != "LISTEN":
@@ -80,34 +77,34 @@ def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
 
 
 def taken_by(host: str, port: int, sockets: Iterable[Listening]) -> Listening | None:
-    """Return a socket that keeps *host*:*port* from being bound; an empty host means all addresses."""
+    """Return a socket that prevents binding *host*:*port*. An empty host means all addresses."""
     wanted = host.strip("[]").lower()
     return next((s for s in sockets if s.port == port and _collide(wanted, s.address.strip("[]").lower())), None)
 
 
 def may_be(host: str, socket: Listening) -> bool:
-    """Whether who listens on *host* may have *socket*. A name may stand for any address."""
+    """Whether *socket* may belong to a listener on *host*. A name may stand for any address."""
     wanted = host.strip("[]").lower()
     return _address(wanted) is None or _collide(wanted, socket.address.strip("[]").lower())
 
 
 def is_everywhere(host: str) -> bool:
-    """Whether Squid opens *host* for all addresses, IPv4 and IPv6: it does so where there is none, and for "[::]"."""
+    """Whether Squid opens *host* for all addresses, IPv4 and IPv6: for no host, and for "[::]"."""
     return not host or _address(host.strip("[]")) == IPv6Address(0)
 
 
 def _collide(wanted: str, bound: str) -> bool:
-    """Whether both addresses have one in common. *bound* is one of ss's, without brackets."""
+    """Whether both hosts share an address. *bound* is in the form of ss, without brackets."""
     if "%" not in wanted:
         bound = bound.partition("%")[0]
     if wanted == bound or bound == "*":
         return True
-    # What ss prints as "[::]" is IPv6 alone.
+    # "[::]" from ss is IPv6 only.
     if is_everywhere(wanted):
         return True
     ours, theirs = _address(wanted), _address(bound)
     if ours is None or theirs is None:
-        # A name: which addresses it stands for is seen only when it is bound.
+        # The addresses of a name are known only when it is bound.
         return bound in ("0.0.0.0", "::")
     return ours == theirs or (ours.version == theirs.version and (ours.is_unspecified or theirs.is_unspecified))
 

@@ -1,9 +1,9 @@
-"""Keeps the logs small: a log that has grown past a limit is renamed, the oldest one goes, Squid opens a new one.
+"""Rotates logs: renames a log that has grown past a limit, drops the oldest file, and has Squid open a new one.
 
-Says where there is no room for them: Squid, which loses lines then and goes on (``on-error=drop``), says nothing.
+Also reports a full disk: Squid then drops lines silently (``on-error=drop``).
 
 Squid can rename by itself (logfile_rotate), but each of several workers would rename the same file. So Squid only
-closes and reopens (``logfile_rotate 0`` and SIGUSR1), as with logrotate(8), and the renaming is done here, once.
+reopens its logs (``logfile_rotate 0`` and SIGUSR1), as with logrotate(8), and this module renames once.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from .reported import say
 LIMIT = 16 * 1024 * 1024
 """Bytes."""
 KEEP = 4
-"""Old files of each log."""
+"""Old files per log."""
 ROOM = 65_536
-"""Bytes: where less is free for others than root, lines are lost, or soon will be."""
+"""Bytes: with less free space for users other than root, lines are lost, or soon will be."""
 
 
 class Logs:
-    """The logs in *directory*, looked at now and then."""
+    """The logs in *directory*."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.full = False
-        """There was no room at the last look that could be had."""
         self._failure: str | None = None
 
     def look(self) -> bool:
-        """Begin new files where they have grown, say where there is no room. True: Squid must reopen its logs."""
+        """Rotate, and log a lack of room. True: Squid must reopen its logs."""
         doing = "see how much room the logs have"
         try:
             self._say_whether_full(is_full(self._directory))
@@ -43,7 +42,7 @@ class Logs:
             grown = rotate(self._directory)
         except OSError as error:
             failure = f"cannot {doing}: {reason(error)}"
-            # What lasts is said once.
+            # Logged once while it lasts.
             if failure != self._failure:
                 say(failure, WARNING)
             self._failure = failure
@@ -61,19 +60,16 @@ class Logs:
 
 
 def is_full(directory: Path) -> bool:
-    """Say whether Squid, which is not root, has no room for a line in *directory*. Raises OSError."""
+    """Say whether *directory* lacks room for a line of Squid, which is not root. Raises OSError."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize < ROOM
 
 
 def rotate(directory: Path, limit: int = LIMIT, keep: int = KEEP) -> bool:
-    """Rename each ``*.log`` of *directory* that is larger than *limit*. True if there was one: Squid must reopen.
-
-    Raises OSError.
-    """
+    """Rename each ``*.log`` larger than *limit*. True if there was one: Squid must reopen. Raises OSError."""
     grown = [log for log in sorted(directory.glob("*.log")) if log.stat().st_size > limit]
     if grown:
-        # A Squid that could not open its new log would write to no descriptor.
+        # First try to create a file: a Squid that cannot open its new log would write to no descriptor.
         descriptor, name = tempfile.mkstemp(dir=directory, prefix=".")
         os.close(descriptor)
         os.unlink(name)

@@ -1,4 +1,4 @@
-"""Signals that are noted when they come, and acted on when there is time."""
+"""Records signals when they come, to act on them later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NotedSignals:
         self.note(numbers)
 
     def note(self, numbers: Iterable[signal.Signals]) -> None:
-        """From now on note these, too, in place of their default actions."""
+        """Record these signals, too, instead of their default actions."""
         for number in numbers:
             signal.signal(number, self._add)
 
@@ -30,14 +30,14 @@ class NotedSignals:
         return bool(self._came)
 
     def has(self, numbers: Iterable[signal.Signals]) -> bool:
-        """Say whether any of *numbers* waits to be acted on."""
+        """Say whether any of *numbers* is pending."""
         return any(number in self._came for number in numbers)
 
     def pop(self) -> signal.Signals:
         return self._came.pop(0)
 
     def wait(self, seconds: float, wakeup: socket.socket, numbers: Iterable[signal.Signals] = signal.Signals) -> None:
-        """Wait for *seconds*, or until there are signals of *numbers*; *wakeup* tells of all."""
+        """Wait for *seconds*, or until a signal of *numbers* is pending. *wakeup* becomes readable at any signal."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not self.has(numbers):
             if select.select([wakeup], [], [], left)[0]:
@@ -46,7 +46,7 @@ class NotedSignals:
 
 @contextmanager
 def wakeup_socket() -> Iterator[socket.socket]:
-    """Have a socket that becomes readable with each signal (signal.set_wakeup_fd)."""
+    """Provide a socket that becomes readable with each signal (signal.set_wakeup_fd)."""
     reader, writer = socket.socketpair()
     with reader, writer:
         reader.setblocking(False)

@@ -1,9 +1,9 @@
-"""This host's own addresses, which no request may be for.
+"""This host's own addresses, which requests may not reach.
 
-What counts as an own address is what the kernel delivers to itself: the "local" entries of its routing table
-"local" (ip-route(8)), which hold every interface's addresses and any prefix that was routed to this host. The IPv6
-addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that have an IPv4 address of this host in them are told of as
-well: what translates them, here or nearby, would come back to it.
+An own address is one that the kernel delivers locally: the "local" entries of its routing table "local" (ip-route(8)),
+with every interface's addresses and any prefix that was routed to this host. The list also has the IPv6 addresses of
+NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host: a translator, here or nearby,
+would route them back.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pyroute2 import IPRoute, NetlinkError
 
 Network = IPv4Network | IPv6Network
 TROUBLE: Final = (OSError, subprocess.SubprocessError, NetlinkError)
-"""What the host may answer at any time: no space, no memory, no descriptor, no answer in time."""
+"""Errors that may occur at any time: no space, memory or descriptor, or no answer in time."""
 
 _EMBEDDING = ((ip_network("64:ff9b::/96"), 96), (ip_network("2002::/16"), 16))
-"""Prefixes, and how many bits of an IPv6 address come before the IPv4 address in it."""
+"""Prefixes, and the number of bits before the embedded IPv4 address."""
 _TABLE_LOCAL = 255  # rt_class_t RT_TABLE_LOCAL of linux/rtnetlink.h
 _TYPE_LOCAL = 2  # RTN_LOCAL
-# RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR, and RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE: a prefix may be routed to this
-# host without any address of its own.
+# RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE: a prefix may be routed to this host
+# without an address of its own.
 _GROUPS = 0x10 | 0x100 | 0x40 | 0x400
 
 
 def local_prefixes() -> frozenset[Network]:
-    """Return the prefixes that the kernel delivers locally, in the network namespace of this process."""
+    """Return the prefixes that the kernel delivers locally in this network namespace."""
     prefixes: set[Network] = set()
     with IPRoute() as routes:
         for family, full in ((socket.AF_INET, 32), (socket.AF_INET6, 128)):
@@ -42,8 +42,8 @@ def local_prefixes() -> frozenset[Network]:
 
 
 def render(prefixes: Collection[Network]) -> str:
-    """Return the file for Squid: one prefix a line. Never empty: Squid complains of a list of nothing."""
-    # A prefix within another one is left out, since Squid warns of it.
+    """Return the file for Squid: one prefix per line. Never empty: Squid warns of an empty list."""
+    # Squid warns of a prefix within another one.
     v4 = list(collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv4Network)))
     own = (prefix for prefix in prefixes if isinstance(prefix, IPv6Network))
     v6 = collapse_addresses([*own, *(each for prefix in v4 for each in embedded(prefix))])
@@ -51,14 +51,14 @@ def render(prefixes: Collection[Network]) -> str:
 
 
 def embedded(prefix: IPv4Network) -> Iterator[IPv6Network]:
-    """Yield the IPv6 prefixes in whose addresses *prefix* stands."""
+    """Yield the IPv6 prefixes that embed *prefix*."""
     for outer, before in _EMBEDDING:
         address = int(outer.network_address) | int(prefix.network_address) << (128 - before - 32)
         yield IPv6Network((address, before + prefix.prefixlen))
 
 
 def reachable(prefixes: Iterable[Network]) -> frozenset[Network]:
-    """Return those for which Squid must be told anew; the others are refused by fixed rules of squid.conf."""
+    """Return the prefixes for which Squid needs an update; fixed rules of squid.conf refuse the others."""
     return frozenset(p for p in prefixes if not (p.is_loopback or p.is_link_local))
 
 
@@ -66,20 +66,17 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 class Lingering(Generic[Item]):
-    """What stays for a while after it went: prefixes, so that one which comes and goes is told to Squid once.
-
-    Squid reads its whole configuration each time. Pure: times are arguments, in seconds.
-    """
+    """Keeps items for a while after they went, so that an address that comes and goes costs one reload of Squid. Pure:
+    times are arguments, in seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._present: frozenset[Item] = frozenset()
         self._seen: dict[Item, float] = {}
-        """When each was there the last time."""
 
     def wanted(self, present: Collection[Item], now: float) -> tuple[frozenset[Item], float | None]:
-        """Return what there is or was of late while *present* are there, and when to ask again; None: upon a change."""
-        # What was there when last asked was so until now: each change is a reason to ask.
+        """Return the items of *present* and the recent ones, and when to ask again; None: upon a change."""
+        # Items present at the last call were so until now: every change causes a call.
         self._seen |= dict.fromkeys((*self._present, *present), now)
         self._present = frozenset(present)
         self._seen = {each: seen for each, seen in self._seen.items() if now - seen < self._seconds}
@@ -88,31 +85,28 @@ class Lingering(Generic[Item]):
 
 
 class Spacing:
-    """How far apart things are kept that cost something each time: twice as far each time while they go on.
-
-    It begins anew after a rest of *forget*, or of twice the interval where that is longer. Pure: times are arguments,
-    in seconds.
-    """
+    """Spaces out costly actions: the interval doubles while they go on. It starts again after a rest of *forget*, or of
+    twice the interval if that is longer. Pure: times are arguments, in seconds."""
 
     def __init__(self, least: float, longest: float, forget: float) -> None:
         self._least, self._longest, self._forget = least, longest, forget
         self._last: float | None = None
         self.interval = least
-        """What is kept free after the last one."""
+        """Seconds to wait after the last action."""
 
     def earliest(self, now: float) -> float:
-        """Return when the next one may be, *now* at the earliest."""
+        """Return the time of the next action, *now* at the earliest."""
         return now if self._last is None else max(now, self._last + self.interval)
 
     def done(self, now: float) -> None:
-        """Note one."""
+        """Record an action."""
         goes_on = self._last is not None and now - self._last < max(self._forget, 2 * self.interval)
         self.interval = min(self._longest, 2 * self.interval) if goes_on else self._least
         self._last = now
 
 
 def watch() -> socket.socket:
-    """Return a socket that becomes readable when an address or a route comes or goes (rtnetlink(7))."""
+    """Return a socket that becomes readable when an address or a route changes (rtnetlink(7))."""
     events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
     events.bind((0, _GROUPS))
     return events

@@ -1,8 +1,8 @@
-"""The addresses of a relay's parents, written where the preload library reads them at each connect.
+"""Writes the addresses of a relay's parents to the file that the preload library reads at each connect.
 
-Squid looks names up by itself, and keeps an answer for as long as its time to live says, six hours at most
-(positive_dns_ttl). So they are looked up here once a minute, in a thread of their own because a name server may be
-slow, and an address that a name had stays in the list for six hours: Squid may still connect to it.
+Squid resolves names itself and caches an answer for its time to live, six hours at most (positive_dns_ttl). So this
+module resolves them once a minute, in its own thread because a name server may be slow. An address that a name had
+stays in the list for six hours: Squid may still connect to it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from .places import Places
 from .reported import say
 
 MOST = 64
-"""What fits into what the library reads of the list (LIST_SIZE in shim/listen/listen.h), whatever the addresses."""
+"""As many entries, however long, as fit into what the library reads (LIST_SIZE in shim/listen/listen.h)."""
 _INTERVAL = 60.0
-"""Seconds between two looks. A look costs some 400 bytes a name, 17 MB a month."""
+"""Seconds between look-ups, each of some 400 bytes a name, 17 MB a month."""
 _AGAIN = 2.0
-"""Seconds until the next look while a parent has no address at all."""
+"""Seconds until the next look-up while a parent has no address."""
 _LINGER = 6 * 3600.0
 _FIRST = 5.0
-"""Seconds for which a start waits for name servers: what Squid connects to before is reached by plain TCP."""
+"""Seconds for which a start waits for name servers. Earlier connections of Squid are plain TCP."""
 
 
 def goals(host: str, port: int) -> frozenset[str]:
-    """Return the addresses of *host* with *port*, each as the preload library writes it. Raises OSError."""
+    """Return the addresses of *host* with *port*, in the preload library's notation. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return frozenset(goal(family, str(address[0]), port) for family, _, _, _, address in found)
 
 
 def is_address(host: str) -> bool:
-    """Say whether *host* is known without a name server."""
+    """Say whether *host* is an address."""
     try:
         ip_address(host)
     except ValueError:
@@ -50,7 +50,7 @@ def is_address(host: str) -> bool:
 
 
 def goal(family: int, address: str, port: int) -> str:
-    """Return *address* and *port* in the words of inet_ntop(3); what is behind a % is left out."""
+    """Return *address* and *port* in the notation of inet_ntop(3), without a zone (%)."""
     text = socket.inet_ntop(family, socket.inet_pton(family, address.partition("%")[0]))
     if family == socket.AF_INET6 and text.startswith("::ffff:") and "." in text:
         return f"{text.removeprefix('::ffff:')}:{port}"
@@ -58,25 +58,24 @@ def goal(family: int, address: str, port: int) -> str:
 
 
 def render(present: Collection[str], lingering: Collection[str]) -> str:
-    """Return the list for the library: first what there is now, as much as it reads."""
+    """Return the library's list, cut to what it reads: present addresses first."""
     ordered = [*sorted(present), *sorted(set(lingering) - set(present))]
     return "".join(f"{each}\n" for each in ordered[:MOST])
 
 
 class Addresses:
-    """What is known of the parents' addresses. Pure: times and answers are arguments."""
+    """The known addresses of the parents. Pure: times and answers are arguments."""
 
     def __init__(self, linger: float = _LINGER) -> None:
         self._lingering: Lingering[str] = Lingering(linger)
         self._of: dict[str, frozenset[str]] = {}
-        """By parent, as it was answered the last time."""
 
     def follow(self, parents: Iterable[str]) -> None:
-        """From now on these are the parents; what others had lingers."""
+        """Replace the parents. Addresses of others linger."""
         self._of = {parent: self._of.get(parent, frozenset()) for parent in parents}
 
     def answered(self, parent: str, found: frozenset[str]) -> None:
-        """Take the answer for *parent*."""
+        """Store the answer for *parent*."""
         self._of[parent] = found
 
     @property
@@ -85,13 +84,13 @@ class Addresses:
         return all(self._of.values())
 
     def list(self, now: float) -> str:
-        """Return the list for the library at *now*, seconds of any clock."""
+        """Return the library's list at *now*, in seconds of any clock."""
         present = frozenset[str]().union(*self._of.values())
         return render(present, self._lingering.wanted(present, now)[0])
 
 
 class Follower:
-    """Keeps the list up to date, in a thread that ends with the process."""
+    """Keeps the list up to date in a daemon thread."""
 
     def __init__(
         self,
@@ -110,14 +109,14 @@ class Follower:
         self._looked = threading.Event()
 
     def start(self, parents: Iterable[Parent]) -> None:
-        """Begin, and wait a moment for the first answers."""
+        """Start, and wait a moment for the first answers."""
         self.follow(parents)
         self._write("")
         threading.Thread(target=self._run, name="parents", daemon=True).start()
         self._looked.wait(_FIRST)
 
     def follow(self, parents: Iterable[Parent]) -> None:
-        """From now on these are the parents."""
+        """Replace the parents."""
         self._parents = tuple(parents)
         self._changed.set()
 
@@ -129,24 +128,24 @@ class Follower:
             self._changed.wait(_INTERVAL if self._addresses.complete else _AGAIN)
 
     def _look(self) -> None:
-        # An address is known at once, and a name server may be silent for long.
+        # Addresses need no name server, which may be silent for long.
         parents = sorted(self._parents, key=lambda parent: not is_address(parent.host))
         self._addresses.follow(map(str, parents))
         for parent in parents:
             try:
                 found = self._look_up(parent.host, parent.port)
             except (OSError, UnicodeError) as error:
-                # The old addresses stay: that a name server does not answer says nothing about the parent.
+                # The old addresses stay: a silent name server says nothing about the parent.
                 text = f"no address of parent {parent.host}: {reason(error) if isinstance(error, OSError) else error}"
                 self._say(str(parent), text, WARNING)
                 continue
             self._addresses.answered(str(parent), found)
-            # Also where it is what it was before there was no answer: the next time that is news again.
+            # Also if it is unchanged after an error, so that the next error is logged again.
             self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
             self._write(self._addresses.list(time.monotonic()))
         self._write(self._addresses.list(time.monotonic()))
         if counts := self._kernel.in_force():
-            # Once for each time that it gives up: the text says which.
+            # Logged once for each time that the kernel gives up: the text contains the count.
             text = (
                 f"the kernel has given up Multipath TCP for now ({given_up.TIMES} {counts.times}): parents are reached"
                 f" by plain TCP, over one uplink; it tries again at once after: sysctl -w {given_up.SYSCTL}=0"
@@ -164,7 +163,7 @@ class Follower:
         self._written = text
 
     def _say(self, parent: str, text: str, *priority: int) -> None:
-        """Say it unless it was the last that was said of *parent*."""
+        """Log *text* unless it was the last text about *parent*."""
         if self._said.get(parent) != text:
             self._said[parent] = text
             say(text, *priority)

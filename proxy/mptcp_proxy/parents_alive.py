@@ -1,10 +1,10 @@
-"""Which parents of a relay answer, as Squid says; and by being asked, Squid tries those that do not.
+"""Asks Squid which parents of a relay answer, which also makes Squid try those that do not.
 
-Squid finds by requests that a parent is dead. That it is back Squid finds by trying it, at most once a second, whenever
-something looks whether the parent is up (neighborUp and peerProbeConnect in src/neighbors.cc): a client's request,
-which has been handed elsewhere by the time that the trial has succeeded, or its cache manager's page of parents. So the
-page is asked for every few seconds. While all parents are up that costs no packet on any uplink; one that is dead is
-tried by Squid itself, the way that requests go: through the preload library, from the address that its rules say.
+Squid finds by requests that a parent is dead. It finds that the parent is back by trying it, at most once a second,
+when something looks whether the parent is up (neighborUp and peerProbeConnect in src/neighbors.cc). That is either a
+client's request, which has gone elsewhere by the time the trial succeeds, or the cache manager's page of parents. So
+this module requests that page every few seconds. While all parents are up, that sends no packet on any uplink. Squid
+tries a dead one the way that requests go: through the preload library, from the address that its rules choose.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .configuration.listeners import Listener, is_loopback
 from .reported import say
 
 INTERVAL, LATER_INTERVAL = 5.0, 30.0
-"""Seconds between two questions, and where nothing has changed for LONG while a parent was dead: trials of one that
-does not answer come to 4 MB a day at the former pace."""
+"""Seconds between requests; and after LONG without a change while a parent is dead: at the first interval, trials of a
+silent parent add up to 4 MB a day."""
 LONG = 300.0
 _PATIENCE = 5.0
 """Seconds for each step of an answer."""
@@ -42,14 +42,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where Squid is asked."""
+    """The address at which Squid is asked."""
 
     host: str
     port: int
 
 
 def where(listeners: Iterable[Listener]) -> Where | None:
-    """Return where to ask, on loopback where that is possible; None without any listener that takes such a question."""
+    """Return where to ask, on loopback if possible; None if no listener accepts the request."""
     found = [
         Where(_loopback(each.host), each.port)
         for each in listeners
@@ -59,7 +59,7 @@ def where(listeners: Iterable[Listener]) -> Where | None:
 
 
 def _loopback(host: str) -> str:
-    """Return the address by which a listener at *host* is reached from here."""
+    """Return the address by which this host reaches a listener at *host*."""
     bare = host.strip("[]")
     try:
         address = ip_address(bare)
@@ -71,21 +71,21 @@ def _loopback(host: str) -> str:
 
 
 def ask(place: Where) -> str:
-    """Return Squid's page of parents. Raises OSError where it does not answer, Refused where it does not tell."""
+    """Return Squid's page of parents. Raises OSError if Squid does not answer, Refused if it refuses."""
     connection = http.client.HTTPConnection(place.host, place.port, timeout=_PATIENCE)
     try:
         connection.request("GET", _PAGE, headers={"Connection": "close"})
         answer = connection.getresponse()
         text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
     except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
-        # It ends, or reads its file anew: that is no refusal.
+        # Squid ends or reconfigures: that is no refusal.
         raise ConnectionResetError(str(error)) from None
     except http.client.HTTPException as error:
         raise Refused(str(error) or type(error).__name__) from None
     finally:
         connection.close()
     if answer.status == http.client.NOT_FOUND:
-        # Squid's src/mgr/Inquirer.cc: its workers have not registered with their coordinator yet.
+        # Squid's src/mgr/Inquirer.cc: the workers have not yet registered with their coordinator.
         raise ConnectionResetError("it starts")
     if answer.status != http.client.OK:
         raise Refused(f"{answer.status} {answer.reason}")
@@ -93,7 +93,7 @@ def ask(place: Where) -> str:
 
 
 def read_parents(text: str) -> dict[str, bool]:
-    """Return of each parent, by the name that squid.conf gives it, whether it is up for every worker."""
+    """Return whether each parent, by its name in squid.conf, is up for every worker."""
     found: dict[str, bool] = {}
     for match in _PARENT.finditer(text):
         found[match["name"]] = found.get(match["name"], True) and match["status"] == "Up"
@@ -101,7 +101,7 @@ def read_parents(text: str) -> dict[str, bool]:
 
 
 def summary(states: Mapping[str, bool]) -> str:
-    """Return it in a few words; nothing where nothing is known."""
+    """Return *states* in a few words; empty if nothing is known."""
     if not states:
         return ""
     dead = [name for name, up in states.items() if not up]
@@ -111,7 +111,7 @@ def summary(states: Mapping[str, bool]) -> str:
 
 
 class ParentsWatch:
-    """Asks, and says what changes, in a thread that ends with the process."""
+    """Asks repeatedly and logs changes, in a daemon thread."""
 
     def __init__(self, question: Callable[[Where], str] = ask, clock: Callable[[], float] = time.monotonic) -> None:
         self._question = question
@@ -128,7 +128,7 @@ class ParentsWatch:
         threading.Thread(target=self._run, name="parents-alive", daemon=True).start()
 
     def follow(self, listeners: Iterable[Listener]) -> None:
-        """From now on Squid has these."""
+        """Ask at these listeners from now on."""
         self._where = where(listeners)
 
     def _run(self) -> None:
@@ -138,7 +138,7 @@ class ParentsWatch:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next question."""
+        """Seconds until the next request."""
         waits = not all(self._states.values()) and self._clock() - self._changed >= LONG
         return LATER_INTERVAL if waits else INTERVAL
 
@@ -150,7 +150,7 @@ class ParentsWatch:
         try:
             states = read_parents(self._question(self._where))
         except OSError:
-            return  # it starts, ends or reads its file anew; a Squid that is gone is its supervisor's business
+            return  # Squid starts, ends or reconfigures; its supervisor watches whether it lives
         except Refused as error:
             self._say_refusal(str(error))
             return
@@ -178,7 +178,7 @@ class ParentsWatch:
 
 
 def states_now(listeners: Iterable[Listener]) -> tuple[dict[str, bool], str]:
-    """Ask once, for a person; return what is known, and why nothing is."""
+    """Ask once. Return what is known, and why nothing is."""
     place = where(listeners)
     if place is None:
         return {}, "no port of its takes the question"

@@ -1,16 +1,16 @@
-"""Signals for Squid that wait until all of its processes are ready for them.
+"""Holds back signals for Squid until all of its processes are ready for them.
 
-Squid's first process passes each signal on to its kids (coordinator and workers) once it has started them. A kid dies
-of one that comes before it has a function for it. So a signal waits until
+Squid's first process passes each signal on to its kids (coordinator and workers) once it has started them. A kid
+without a handler dies of it. So a signal waits until
 
-- there are as many kids as Squid starts: one that is not there yet would get the signal at its birth;
-- each kid runs a program of its own: between fork(2) and execve(2) it shows its parent's functions, lost then;
+- there are as many kids as Squid starts: a later one would get the signal at its birth;
+- each kid has called execve(2): after fork(2) it only shows its parent's handlers, which execve removes;
 - the first process and each kid catch the signal;
-- for SIGHUP, each worker listens: one that is told to read its configuration anew after it has opened its sockets and
-  before its loop has begun dies of it ("check failed: NHttpSockets > 0"), in 5.7 and in the source of August 2026.
+- for SIGHUP, each worker listens: a worker that must reconfigure after it has opened its sockets and before its loop
+  has begun dies ("check failed: NHttpSockets > 0"), in 5.7 and in the source of August 2026.
 
-A stop does not wait for ever. Nor does anything wait for a kid that Squid starts no more, because it ended too often,
-or for a port that it cannot open.
+A stop waits for a limited time. So does a signal that waits for a kid that Squid no longer starts, because it ended too
+often, or for a port that Squid cannot open.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from . import process
 
 STOP: Final = (signal.SIGTERM, signal.SIGINT)
 STOP_PATIENCE = 5.0
-"""Seconds that a Squid which is just starting has to become ready for its orderly end."""
+"""Seconds that a starting Squid has to get ready for an orderly stop."""
 KIDS_PATIENCE = 5.0
-"""Seconds that signals wait for kids that are not there."""
+"""Seconds that signals wait for missing kids."""
 LISTENERS_PATIENCE = 10.0
-"""Seconds that SIGHUP waits for listeners that are not there."""
+"""Seconds that SIGHUP waits for missing listeners."""
 
 
 class _Wait:
-    """For something that may be missing for *seconds* before it is waited for no more."""
+    """Waits for something at most *seconds* from when it was first missing."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -50,10 +50,8 @@ class _Wait:
 
 
 class PendingSignals:
-    """For one Squid with *kids* processes beside its first. Times are seconds of one clock that only goes forward.
-
-    *all_listen* says of the Squid whose first process has a number whether all listeners are there.
-    """
+    """Pending signals of one Squid with *kids* processes beside its first. Times are seconds of a monotonic clock.
+    *all_listen* says whether the Squid with this first process has all its listeners."""
 
     def __init__(
         self,
@@ -71,16 +69,16 @@ class PendingSignals:
         self._command = command
         self._pending: set[signal.Signals] = set()
         self._sent_early: dict[signal.Signals, frozenset[int]] = {}
-        """Those of them that it was sent all the same, and the kids that caught them: who lost one is sent it again,
-        but not while a kid lives that caught it, since a second one would break off what that kid lets finish."""
+        """Stop signals sent early, and the kids that caught them. One is sent again for kids that lost it, but not
+        while a kid lives that caught it: a second one would abort what that kid lets finish."""
         self._stop_at_latest: float | None = None
-        """When Squid is stopped, ready for it or not. None: nobody wants it to stop."""
+        """Deadline for stopping Squid, ready or not. None: no stop requested."""
         self._for_kids = _Wait(KIDS_PATIENCE)
         self._for_listeners = _Wait(LISTENERS_PATIENCE)
 
     @property
     def stopping(self) -> bool:
-        """Whether Squid was ever to stop."""
+        """Whether a stop was requested."""
         return self._stop_at_latest is not None
 
     def __bool__(self) -> bool:
@@ -93,18 +91,18 @@ class PendingSignals:
         self._pending.add(number)
 
     def stop(self, number: signal.Signals, now: float) -> None:
-        """Have Squid stop by *number*; SIGINT, which waits for no transfer, takes the place of SIGTERM."""
+        """Request a stop by *number*. SIGINT, which does not wait for transfers, replaces SIGTERM."""
         if self._stop_at_latest is None:
             self._stop_at_latest = now + STOP_PATIENCE
         self._pending.add(number)
-        # One that is to stop closes its listeners, and reads nothing anew.
+        # A stopping Squid closes its listeners and reloads nothing.
         self._pending.discard(signal.SIGHUP)
         self._sent_early.pop(number, None)
         if number == signal.SIGINT:
             self._pending.discard(signal.SIGTERM)
 
     def due(self, squid: int, now: float) -> Iterator[signal.Signals]:
-        """Yield what the first process, number *squid*, is to be sent now."""
+        """Yield the signals to send to the first process, number *squid*, now."""
         if not self._pending:
             self._for_kids.begin_anew()
             self._for_listeners.begin_anew()

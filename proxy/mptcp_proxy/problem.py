@@ -1,4 +1,4 @@
-"""What stands against a start, in words for people: the place, what is wrong, and what is allowed instead."""
+"""A problem in words for people: the place, what is wrong, and what is allowed instead."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _SECRET = re.compile(r"(\w*(?:login|passw|secret)\w*=|\bcachemgr_passwd\s+)\S+", re.IGNORECASE)
-"""cache_peer's login=USER:PASSWORD and sslpassword=, cachemgr_passwd and the like; whatever follows up to a blank."""
+"""cache_peer's login=USER:PASSWORD and sslpassword=, cachemgr_passwd and similar, up to a blank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake. A warning is worth reading, but nothing is refused because of it."""
+    """One mistake. A warning refuses nothing."""
 
     text: str
     file: str = ""
@@ -21,7 +21,7 @@ class Problem:
     warning: bool = False
 
     def __str__(self) -> str:
-        """Return one line. What a file has of control characters is shown, not obeyed by the terminal."""
+        """Return one line. Control characters from a file are escaped for the terminal."""
         return "".join(each if each.isprintable() else _shown(each) for each in self._line())
 
     def _line(self) -> str:
@@ -37,10 +37,10 @@ def _shown(character: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return *text*, statements of a squid.conf perhaps, without passwords: it goes to logs that others read."""
+    """Return *text*, perhaps statements of a squid.conf, without passwords: others read the logs."""
     return _SECRET.sub(r"\1…", text)
 
 
 def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return those for which something is refused."""
+    """Return the problems that are not warnings."""
     return tuple(problem for problem in problems if not problem.warning)

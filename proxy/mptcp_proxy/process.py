@@ -1,4 +1,4 @@
-"""What /proc says of a process (proc(5))."""
+"""Reads /proc of a process (proc(5))."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from pathlib import Path
 
 
 def pid_in(pid_file: Path, program: str) -> int | None:
-    """Return the process that *pid_file* names if it is alive and runs *program*.
-
-    After a crash the file stays behind, and another program may by now have the number.
-    """
+    """Return the process in *pid_file* if it is alive and runs *program*. After a crash the file stays, and another
+    program may have the number."""
     try:
         pid = int(pid_file.read_text().strip())
     except (OSError, ValueError):
@@ -18,7 +16,7 @@ def pid_in(pid_file: Path, program: str) -> int | None:
 
 
 def is_program(pid: int, program: str) -> bool:
-    """Return whether the process *pid* is there and runs *program*."""
+    """Return whether the process *pid* exists and runs *program*."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip() == program
     except (OSError, ValueError):
@@ -26,19 +24,16 @@ def is_program(pid: int, program: str) -> bool:
 
 
 def started(pid: int) -> int:
-    """Return when the process *pid* was started, in clock ticks since the boot; 0 where there is none.
-
-    With it a number that was given to another process since is told apart.
-    """
+    """Return the start of process *pid* in clock ticks since the boot, or 0. It exposes a reused number."""
     try:
-        # The second field is the name, in parentheses, and may hold anything.
+        # The second field, the name in parentheses, may contain anything.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return 0
 
 
 def children(pid: int) -> tuple[int, ...]:
-    """Return the children of the process *pid*; none when it is gone."""
+    """Return the children of process *pid*; none when it is gone."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         return tuple(int(child) for task in tasks for child in (task / "children").read_text().split())
@@ -47,7 +42,7 @@ def children(pid: int) -> tuple[int, ...]:
 
 
 def command(pid: int) -> bytes:
-    """Return the words with which the process was started, each ended by a zero byte; none when it is gone."""
+    """Return the process's command line, each word ended by a NUL; empty when it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -55,7 +50,7 @@ def command(pid: int) -> bytes:
 
 
 def run_nanoseconds(pid: int) -> int | None:
-    """Return for how long the process's first thread has had a processor; None where the kernel does not say."""
+    """Return the processor time of the process's first thread; None if the kernel does not say."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -63,7 +58,7 @@ def run_nanoseconds(pid: int) -> int | None:
 
 
 def catches(pid: int, signal_number: int) -> bool:
-    """Whether the process has installed its own function for the signal, and will not die of it."""
+    """Whether the process has a handler for the signal, and will not die of it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

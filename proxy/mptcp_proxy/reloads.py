@@ -1,7 +1,7 @@
-"""``mptcp-proxy reload``: tells the running supervisor, and waits for what becomes of it.
+"""``mptcp-proxy reload``: signal the running supervisor, and wait for the outcome.
 
-The supervisor leaves the outcome of each reload in its runtime directory. Only that outcome counts: what this process
-may read, and when, is not what the supervisor read.
+The supervisor writes the outcome of each reload into its runtime directory. Only that outcome counts: what this process
+can read may differ from what the supervisor read.
 """
 
 from __future__ import annotations
@@ -22,40 +22,38 @@ from .places import Places
 from .process import started
 
 SECONDS = 120.0
-"""A reload that takes longer is not waited for: Squid may take a minute to read its file (``squid.Squid.parse``)."""
+"""Longest wait for a reload: Squid may take a minute to read its file (``squid.Squid.parse``)."""
 _PAUSE = 0.1
 
 
 class ReloadError(Exception):
-    """It was refused, or nobody is there to do it, or Squid was not seen to listen after it."""
+    """The reload was refused, no supervisor runs, or Squid was not seen to listen after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the supervisor *pid* says of its reloads so far."""
+    """What the supervisor *pid* reports of its reloads so far."""
 
     pid: int
     started: int
-    """When it was (``process.started``)."""
+    """Its start (``process.started``)."""
     count: int
-    """Reloads that were asked for and are decided."""
+    """Reloads that were requested and decided."""
     refused: str = ""
-    """Why the last one was; empty where it was not."""
+    """Why the last one was refused; empty if it was not."""
     time: float = 0.0
     """When the last one was decided, seconds since the epoch."""
     serving: str = ""
-    """How Squid listens, in words."""
     troubles: tuple[str, ...] = ()
-    """What else is not as it should be, in words."""
     in_doubt: str = ""
-    """Why it is not known that Squid listens by what the last one brought; empty where it was refused, too."""
+    """Why it is not known that Squid listens by the last accepted one; empty also for a refused one."""
 
     def text(self) -> str:
         return json.dumps(asdict(self)) + "\n"
 
 
 def read_outcome(file: Path) -> Outcome | None:
-    """Return what *file* says; None where no supervisor that is alive has written it. Raises ReloadError."""
+    """Return the outcome in *file*; None unless a living supervisor wrote it. Raises ReloadError."""
     try:
         outcome = Outcome(**json.loads(file.read_text()))
         outcome = replace(outcome, troubles=tuple(outcome.troubles))
@@ -67,7 +65,7 @@ def read_outcome(file: Path) -> Outcome | None:
 
 
 def reload(places: Places) -> None:
-    """Have the supervisor of *places* take its configuration anew. Raises ReloadError where it refuses."""
+    """Have the supervisor of *places* reload its configuration. Raises ReloadError if it refuses."""
     if read_outcome(places.reloads) is None:
         raise ReloadError(f"no proxy of the name {places.service_name} runs")
     with _alone(places.reload_lock):
@@ -76,10 +74,10 @@ def reload(places: Places) -> None:
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Be the only command that waits for a reload: another outcome would be taken for ours. Raises ReloadError."""
+    """Be the only command that waits for a reload, so that the next outcome is ours. Raises ReloadError."""
     deadline = time.monotonic() + SECONDS
     try:
-        # Nobody else may open it: who can read a file can lock it.
+        # Nobody else may open it: a process that can read a file can lock it.
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise ReloadError(f"{lock}: {reason(error)}") from error

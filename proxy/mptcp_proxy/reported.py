@@ -1,4 +1,4 @@
-"""What systemd and ``mptcp-proxy reload`` are told of a supervisor: that it is ready, alive, and how reloads ended."""
+"""Tells systemd and ``mptcp-proxy reload`` that a supervisor is ready, alive, and how reloads ended."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .serving import Picture
 
 _PLAIN = {
     Role.PROXY: "by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
-    # As it is meant: Multipath TCP is spoken to parents.
+    # Intended: a relay speaks Multipath TCP to parents.
     Role.RELAY: "by TCP",
 }
-"""How clients come in where the listener is a TCP socket."""
+"""How clients connect if the listener is a TCP socket."""
 
 
 def say(text: object, priority: int = journal.INFO) -> None:
@@ -29,7 +29,7 @@ def say(text: object, priority: int = journal.INFO) -> None:
 
 
 class Reported:
-    """Of one supervisor, which is this process. All files that fail to be written are said, and no more."""
+    """Reports for the supervisor in this process. Failures to write files are only logged."""
 
     def __init__(self, places: Places, role: Role = Role.PROXY) -> None:
         self._places = places
@@ -39,7 +39,7 @@ class Reported:
         # Half of it, as sd_watchdog_enabled(3) advises.
         self._interval = None if watched is None else watched / 2
         self.due: float | None = None if watched is None else time.monotonic()
-        """When the next sign of life is due, by the monotonic clock; None: nobody waits for one."""
+        """When the next sign of life is due, in monotonic time; None: systemd expects none."""
         self._is_ready = False
         self._serving = ""
         self._parents = ""
@@ -47,13 +47,13 @@ class Reported:
         self._write()
 
     def give_sign_of_life(self) -> None:
-        """Give one where it is due."""
+        """Send a sign of life if it is due."""
         if self.due is not None and self._interval is not None and time.monotonic() >= self.due:
             self.due = time.monotonic() + self._interval
             _tell(WATCHDOG)
 
     def listeners(self, seen: Picture) -> None:
-        """Say how Squid listens. It is ready once it does on one port."""
+        """Report how Squid listens. It is ready once it listens on one port."""
         few = {port: f"{port} ({there} of {should} workers)" for port, there, should in seen.fewer}
         mptcp = [port for port in seen.ports if port not in seen.plain and port not in seen.missing]
         texts = (
@@ -73,13 +73,13 @@ class Reported:
         self._set_outcome(replace(self._outcome, serving=self._serving))
 
     def nobody_can_see(self) -> None:
-        """Say that it is ready though nobody can see who listens: systemd would end a start that never is."""
+        """Report readiness although nobody can see the listeners: otherwise systemd would end the start."""
         if not self._is_ready:
             self._is_ready = True
             _tell(READY, self._status())
 
     def trouble(self, about: str, text: str) -> bool:
-        """Show *text*, which may be empty, until there is another one *about* the same. Say whether it is new."""
+        """Set the current trouble (or "") *about* something. Return whether it is new."""
         if text == self._troubles.get(about, ""):
             return False
         self._troubles[about] = text
@@ -88,7 +88,7 @@ class Reported:
         return True
 
     def parents(self, summary: str) -> None:
-        """Say which parents of a relay answer."""
+        """Report which parents of a relay answer."""
         if summary != self._parents:
             self._parents = summary
             if self._is_ready:
@@ -98,8 +98,8 @@ class Reported:
         _tell(*reloading())
 
     def reload_ends(self, refused: str = "", in_doubt: str = "") -> None:
-        """A reload is done. *refused*: why the old settings are still in force; *in_doubt*: why it is not known that
-        Squid listens by the new ones."""
+        """Report the end of a reload. *refused*: why the old settings stay in force. *in_doubt*: why it is not known
+        that Squid listens by the new ones."""
         count = self._outcome.count + 1
         self._set_outcome(replace(self._outcome, count=count, refused=refused, in_doubt=in_doubt, time=time.time()))
         _tell(*([READY] if self._is_ready else []), self._status())

@@ -1,7 +1,7 @@
-"""Whether Squid listens as it should, judged by look after look. Pure: times are arguments, in seconds of one clock.
+"""Judges whether Squid listens as it should. Pure: times are arguments, in seconds of one clock.
 
-A worker that ends again and again within seconds is started no more for a while, and the others, or the coordinator
-alone, go on: Squid itself runs then, and nobody may be listening. So there is no end of looking.
+Squid stops restarting a worker that ends again and again within seconds. The other workers, or only the coordinator, go
+on: Squid runs, and perhaps nobody listens. So the checks never end.
 """
 
 from __future__ import annotations
@@ -14,30 +14,29 @@ from typing import Final
 from .listening import Listening, may_be
 
 INTERVAL: Final = 10.0
-"""Between two looks where all is as it was."""
+"""Between checks while nothing changes."""
 SOON: Final = 1.0
-"""Between two looks where something is not as it should be and not yet told."""
+"""Between checks while something is wrong and not yet reported."""
 CHANGING: Final = 30.0
-"""In which Squid opens its ports after a start or a reload."""
+"""Time for Squid to open its ports after a start or a reload."""
 PASSING: Final = 5.0
-"""What lasts shorter than this is not told: a worker that ended is started again within it."""
+"""A shorter trouble is not reported: Squid restarts a worker within it."""
 DESERTED: Final = 15.0
-"""Longer than this nobody is left without a listener while Squid lacks processes; it starts them anew before."""
+"""Longest time without any listener while Squid lacks processes; Squid restarts them sooner."""
 UNOPENED: Final = 120.0
-"""The same for a Squid that lacks none, never listened, or has just been told to reload: it may be reading a long file,
-which takes a minute."""
+"""The same for a Squid that lacks none, never listened, or was just told to reload: that may take a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How Squid listens at a moment."""
+    """A snapshot of how Squid listens."""
 
     ports: tuple[int, ...]
     plain: tuple[int, ...] = ()
-    """Those with a listener that takes plain TCP alone."""
+    """Ports with a listener for plain TCP only."""
     missing: tuple[int, ...] = ()
     fewer: tuple[tuple[int, int, int], ...] = ()
-    """Those with fewer listeners than there should be: a port, how many it has, and how many it should have."""
+    """Ports with too few listeners: port, actual number, required number."""
 
     @property
     def complete(self) -> bool:
@@ -45,7 +44,7 @@ class Picture:
 
     @property
     def served(self) -> bool:
-        """Whether clients come in on any port."""
+        """Whether Squid listens on any port."""
         return len(self.missing) < len(self.ports)
 
 
@@ -55,11 +54,9 @@ def picture(
     sockets: Iterable[Listening],
     hosts: Mapping[int, Collection[str]],
 ) -> Picture:
-    """Compare the listeners of processes *own* with *wanted*: how many there are to be on each port.
-
-    Whose a socket is takes CAP_SYS_PTRACE to know, which the unit does not give. At no address of ours was somebody
-    else's before Squid was started; so one of nobody known is ours where it is at one of *hosts*, by port.
-    """
+    """Compare the listeners of the processes *own* with *wanted*, the number of listeners per port. Seeing a socket's
+    owner takes CAP_SYS_PTRACE, which the unit does not grant. Before Squid was started nobody else had our addresses,
+    so a socket of an unknown owner is ours if it is at one of *hosts*, by port."""
 
     def is_at(socket: Listening) -> bool:
         return any(may_be(host, socket) for host in hosts.get(socket.port, ()))
@@ -77,28 +74,27 @@ def picture(
 
 
 class Judge:
-    """Decides which pictures are told, when the next look is due, and when there is nothing left to wait for."""
+    """Decides which pictures to report, when the next check is due, and when Squid is beyond hope."""
 
     def __init__(self, now: float) -> None:
         self.due = now
         self._told: Picture | None = None
         self._changing_until = now + CHANGING
         self._reloading_until = now
-        """Who stops listening before then may do so for a reload."""
+        """A Squid that stops listening before then may do so for a reload."""
         self._wrong_since: float | None = now
         self._unserved_since: float | None = now
         self.ever_served = False
-        """Clients came in at some time."""
 
     def expect_change(self, now: float) -> None:
-        """Squid is to close its listeners and to open others: what it has then is told, changed or not."""
+        """Expect Squid to replace its listeners. The next picture is reported, changed or not."""
         self.due = now + SOON
         self._told = None
         self._wrong_since, self._changing_until = now, now + CHANGING
         self._reloading_until = self._changing_until
 
     def looked(self, seen: Picture, all_there: bool, now: float) -> bool:
-        """Take what a look has *seen*, and say whether it is to be told. *all_there*: as below."""
+        """Take the picture *seen*, and say whether to report it. *all_there*: as in ``deserted``."""
         if seen.served:
             self.ever_served, self._unserved_since = True, None
         elif self._unserved_since is None:
@@ -118,24 +114,20 @@ class Judge:
         return True
 
     def blind(self, now: float) -> bool:
-        """Take that nobody could see how Squid listens, and say whether a start or a reload has had its time.
-
-        What was not seen to be unserved does not count: a healthy Squid would be ended because ss is missing.
-        """
+        """Note that the listeners could not be seen. Say whether a start or reload has had its time. The time without
+        listeners starts again: a missing ss must not end a healthy Squid."""
         self._unserved_since = None
         self.due = now + INTERVAL
         return now >= self._changing_until
 
     def _patient_until(self, since: float, all_there: bool) -> float:
-        """Return until when what is wrong *since* then is not told."""
+        """Return the time until which a trouble that began at *since* is not reported."""
         passing = since + PASSING
         return max(passing, self._changing_until) if all_there or not self.ever_served else passing
 
     def deserted(self, all_there: bool, now: float) -> bool:
-        """Say whether no port has been served for so long that a new start is the best that is left.
-
-        *all_there*: Squid lacks none of its processes.
-        """
+        """Say whether Squid has listened on no port for so long that only a restart helps. *all_there*: Squid lacks
+        none of its processes."""
         if self._unserved_since is None:
             return False
         reading = all_there or not self.ever_served or self._unserved_since < self._reloading_until
@@ -143,20 +135,18 @@ class Judge:
 
 
 class Standstill:
-    """Finds processes that do not run at all: stopped, or waiting for ever in the kernel.
-
-    Squid's processes run once a second, whatever there is to do. One that computes for ever is not found.
-    """
+    """Finds processes that do not run at all: stopped, or stuck in the kernel. A Squid process runs every second, even
+    when idle. One in an endless loop is not found."""
 
     LOOKS: Final = 3
-    """So many looks with nothing in between are one too many."""
+    """More checks than this without any run time mean a standstill."""
 
     def __init__(self) -> None:
         self._ran: dict[int, tuple[int, int]] = {}
-        """What each had run when last looked at, nanoseconds, and how many looks saw just that."""
+        """Per process: its run time in nanoseconds, and how many checks saw that value."""
 
     def looked(self, ran: Mapping[int, int]) -> frozenset[int]:
-        """Take for how long each process has run so far, in nanoseconds, and return those that stand still."""
+        """Take each process's run time so far, in nanoseconds. Return the processes that stand still."""
         before = self._ran
         self._ran = {
             pid: (so_far, before[pid][1] + 1 if pid in before and before[pid][0] == so_far else 1)

@@ -1,4 +1,4 @@
-"""The Squid that is installed: where it is, what it says of itself, and what it says of a configuration."""
+"""The installed Squid: where it is, what it reports of itself, and of a configuration."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 PARSE_SECONDS = 60.0
-"""Within which Squid reads a file, at the most."""
+"""Longest time for Squid to read a file."""
 _INTERVAL = 0.2
-"""Seconds between two questions whether the answer is still wanted."""
+"""Seconds."""
 _SEARCH = "/usr/local/sbin:/usr/sbin:/usr/local/squid/sbin"
 
 
 class UnwantedError(Exception):
-    """Nobody wants the answer any more."""
+    """The answer is no longer wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +29,25 @@ class Squid:
     path: str
     version: str
     default_user: str
-    """The user it takes where the configuration has no cache_effective_user."""
+    """Its user without cache_effective_user."""
     multipath: bool = False
-    """Whether its http_port knows the option ``mptcp``, as ours does (proxy/squid)."""
+    """Whether its http_port knows the option ``mptcp``, as our build does (proxy/squid)."""
 
     @property
     def has_whole_uploads(self) -> bool:
-        """Whether a read of no bytes is not the end of an upload to it: from 6 on (Squid bug 5405)."""
+        """Whether a read of no bytes does not end an upload to it: from 6 on (Squid bug 5405)."""
         major = self.version.partition(".")[0]
         return major.isdecimal() and int(major) >= 6
 
     def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = lambda: False) -> str:
-        """Return what ``squid -k parse`` prints. It reads the file and touches nothing else.
-
-        Raises OSError, and UnwantedError once *is_unwanted*, which is asked all the time, says so.
-        """
+        """Return the output of ``squid -k parse``, which only reads the file. Raises OSError, and UnwantedError once
+        *is_unwanted*, which is polled, returns True."""
         deadline = time.monotonic() + PARSE_SECONDS
         with subprocess.Popen(
             self.parse_command(configuration, service_name),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            # As the configuration is read (configuration/source.py), with which it is compared: by any locale.
+            # As configuration/source.py reads the configuration, for comparison: independent of the locale.
             encoding="utf-8",
             errors="surrogateescape",
         ) as process:
@@ -69,19 +67,19 @@ class Squid:
 
 
 def too_long(seconds: float) -> str:
-    """Say that Squid takes more than *seconds* for a configuration."""
+    """Return the message that Squid takes more than *seconds* for a configuration."""
     return f"Squid does not read it within {seconds:g} s; it waits for name servers where names of hosts are in it"
 
 
 def describe(path: str, text: str) -> Squid:
-    """Read the output *text* of ``squid -v``."""
+    """Parse the output *text* of ``squid -v``."""
     version = re.search(r"Version (\S+)", text)
     user = re.search(r"--with-default-user=([^\s']+)", text)
     return Squid(path, version[1] if version else "unknown", user[1] if user else "nobody")
 
 
 def installed() -> Squid | None:
-    """Find Squid in PATH and where distributions put it; None when there is none that runs."""
+    """Find Squid in PATH and in distributions' directories; None if none runs."""
     path = shutil.which("squid", path=f"{os.environ.get('PATH', '')}:{_SEARCH}")
     if path is None:
         return None
@@ -93,10 +91,8 @@ def installed() -> Squid | None:
 
 
 def _knows_multipath(path: str) -> bool:
-    """Ask Squid by one line. Its version does not say so: a distribution's may get the option, too.
-
-    A program without the word is not asked: Squid tells the system's log, as an alert, that it does not know an option.
-    """
+    """Ask Squid. The version does not say it: a distribution may add the option. A program that does not contain the
+    word is not asked: Squid reports an unknown option to syslog as an alert."""
     command = [path, "-f", "/dev/stdin", "-k", "parse"]
     try:
         if b"mptcp" not in Path(path).read_bytes():

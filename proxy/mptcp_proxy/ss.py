@@ -1,4 +1,4 @@
-"""What ss(8) prints of this network namespace's sockets."""
+"""Runs ss(8)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import subprocess
 
 
 def printed(*arguments: str) -> str | None:
-    """Return what ``ss`` with *arguments* prints; None where it is not there, fails, or takes longer than 30 s."""
+    """Return the output of ``ss`` with *arguments*; None if it is missing, fails, or takes longer than 30 s."""
     try:
-        # A user may name a process as it likes, and the kernel cuts that after 15 bytes, be it in mid-character.
+        # Users choose process names, and the kernel cuts them after 15 bytes, even within a character.
         answer = subprocess.run(
             ["ss", *arguments], capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
         )

@@ -1,13 +1,14 @@
-"""``mptcp-proxy run``: starts Squid with the preload libraries, and stands between it and bad configurations.
+"""``mptcp-proxy run``: start Squid with the preload libraries, and keep bad configurations from it.
 
-Why not Squid alone: on SIGHUP Squid closes its listeners, reads its file, and dies if the file is bad. Here a file
-is checked first; a bad one is refused and the old settings stay in force. Squid reads a copy that was checked, so
-that a worker which it has to start again in the meantime cannot stumble over the operator's half-edited file.
+Why not Squid alone: on SIGHUP, Squid closes its listeners, reads its file, and exits if the file is bad. This process
+checks the file first, refuses a bad one, and keeps the old settings in force. Squid reads the checked copy, so a worker
+that it restarts in the meantime never sees the operator's half-edited file.
 
-Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads. The exit status is
-Squid's, but 0 for a stop that came while Squid was starting, or after its end; where Squid ends by itself it is
-otherwise never 0. A start with a bad configuration ends with that of ``mptcp_common.exit_status``, and with one that
-has a new start tried where nothing but a name server is missing.
+Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads.
+
+Exit status: Squid's, with two exceptions. It is 0 if the stop came while Squid was starting or after Squid had ended.
+It is never 0 if Squid ended by itself. A bad configuration gives the status of ``mptcp_common.exit_status``; if nothing
+is wrong but that no name server answers, the status has systemd try again.
 """
 
 from __future__ import annotations
@@ -52,17 +53,17 @@ from .squid import Squid, UnwantedError, installed
 from .trial import Trial
 
 _LOG_INTERVAL = 10.0
-"""Seconds between two looks at the logs, their sizes and their disk."""
+"""Seconds."""
 _STOPPED_WHILE_STARTING = (1, *(128 + number for number in STOP))
-"""How Squid may end when it is told to while it or a worker is still starting: not a failure of what was asked for."""
+"""Exit statuses of a Squid that is stopped while it or a worker is still starting: not a failure."""
 _REST = 15.0
-"""Seconds in which five starts and their failures take longer than a minute, systemd's limit in our units."""
+"""Seconds such that five failed starts take longer than a minute, systemd's start limit interval in our units."""
 _READY_INTERVAL = 0.1
-"""Seconds between two looks whether Squid is ready for a signal."""
+"""Seconds."""
 
 
 def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
-    """Yield what stands against a start although the configuration is good."""
+    """Yield what prevents a start although the configuration is good."""
     if pid := pid_in(places.pid_file, "squid"):
         yield Problem(
             f"a proxy of this name runs already (process {pid}, {places.pid_file});"
@@ -87,16 +88,14 @@ def run(
     turns: str = "fair",
     without: frozenset[str] = frozenset(),
 ) -> int:
-    """Serve until told to stop. Return the exit status.
-
-    *congestion_control*: None for the host's own. *allow_open*: whom the configuration serves is not judged.
-    *turns*: "fair" or "kernel" (shim/turns). *without*: of ``shim.FEATURES``.
-    """
+    """Serve until told to stop. Return the exit status. *congestion_control*: None for the host's own. *allow_open*: do
+    not judge which clients the configuration serves. *turns*: "fair" or "kernel" (shim/turns). *without*: a subset of
+    ``shim.FEATURES``."""
     began = time.monotonic()
     squid = installed()
     if squid is not None and squid.has_whole_uploads:
         without |= {"zero-read"}
-    # By its default action it would leave behind what a check makes for itself.
+    # By default, SIGTERM would leave a check's temporary files behind.
     signals.note((signal.SIGTERM,))
 
     def look(is_unwanted: Callable[[], bool]) -> Checked:
@@ -123,14 +122,14 @@ def run(
         return FAILED
     try:
         make_directories(places, checked)
-        # What somebody else has put there under these names would keep Squid from starting.
+        # Anything that someone else put there under these names would keep Squid from starting.
         remove_what_workers_shared(places)
         names = shim.needed(shim.left_out(turns, without))
         libraries = [install_library(places, shim.library(name)) for name in names]
         prefixes = local_prefixes()
         option = by_option(squid, role)
         install(places, checked, prefixes, checked.workers.count, option)
-        # Another file at each start: a process of a Squid before may still add to the last one.
+        # A new file at each start: a leftover process of an earlier Squid may still count in the old one.
         write(places.counters, library_counters.NONE, 0o644)
     except shim.ShimError as error:
         say(error, ERROR)
@@ -142,7 +141,7 @@ def run(
         return FAILED
     if congestion_control is not None:
         load_congestion_control(congestion_control)
-    # Lists may be long, and are where Squid reads them.
+    # Lists may be long, and Squid has its copies by now.
     checked = replace(checked, lists=())
     environment = _environment(libraries, places, role, congestion_control, turns, without)
     supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
@@ -150,7 +149,7 @@ def run(
 
 
 def _refused(checked: Checked, signals: NotedSignals, began: float) -> int:
-    """Return the exit status of a start at *began* that was refused, after a rest where a later one may succeed."""
+    """Return the exit status of a refused start that began at *began*. Wait first if a later start may succeed."""
     if not all(map(waits_for_names, checked.errors)):
         return CONFIGURATION
     signals.note(STOP)
@@ -162,18 +161,14 @@ def _refused(checked: Checked, signals: NotedSignals, began: float) -> int:
 
 
 def by_option(squid: Squid, role: Role) -> bool:
-    """Say whether Squid itself opens its listeners for Multipath TCP: then the preload library replaces none.
-
-    It sets the congestion control on them, and its other parts do what they always do. A relay's listeners are TCP.
-    """
+    """Say whether Squid opens its listeners for Multipath TCP itself. The preload library then replaces no listener. It
+    still sets their congestion control and does everything else. A relay's listeners are plain TCP."""
     return squid.multipath and role is Role.PROXY
 
 
 def load_congestion_control(name: str) -> None:
-    """Have the kernel load *name* where that is a module, for which it takes CAP_NET_ADMIN: Squid may have it no more.
-
-    A relay opens its connections when it is no longer root. Where the kernel has none, the preload library says so.
-    """
+    """Have the kernel load congestion control *name*, which takes CAP_NET_ADMIN: Squid may lack that later. A relay
+    opens connections when it is no longer root. If the kernel has no such module, the preload library says so."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
@@ -188,7 +183,7 @@ def _environment(
 ) -> dict[str, str]:
     before = os.environ.get("LD_PRELOAD")
     variables = {**os.environ, "LD_PRELOAD": ":".join([*map(str, libraries), *([before] if before else [])])}
-    # Debian's Squid tells the service manager that it is ready when it is not listening yet.
+    # Debian's Squid reports readiness to systemd before it listens.
     ours = ("LISTEN_PORTS", "PARENTS", "CONGESTION", "TURNS", "WITHOUT", "COUNTERS")
     for name in (*(f"MPTCP_{each}" for each in ours), "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         variables.pop(name, None)
@@ -206,7 +201,7 @@ def _environment(
 
 
 class _Supervisor:
-    """One run of Squid. Not to be used again."""
+    """One run of Squid. Not reusable."""
 
     def __init__(
         self,
@@ -226,9 +221,8 @@ class _Supervisor:
         self._check = look
         self._parents = checked.parents
         self._listening_on = checked.listeners
-        """What Squid is to listen on once it has the configuration in force."""
+        """The listeners of the configuration in force, once Squid has read it."""
         self._workers = checked.workers
-        """What Squid was started with, and has until it ends."""
         self._option = option
         self._follower = Follower(places) if role is Role.RELAY else None
         self._parents_watch = ParentsWatch() if role is Role.RELAY else None
@@ -240,10 +234,9 @@ class _Supervisor:
         trial = Trial(squid.parse_command(places.configuration_in_force, places.service_name))
         self._addresses = AddressesWatch(places, self._reported, prefixes, trial)
         self._reloads = False
-        """A reload was accepted, and Squid has yet to show that it listens after it."""
+        """A reload was accepted, and Squid has not yet been seen to listen after it."""
         self._pending = PendingSignals(checked.workers.processes, all_listen=self._listeners.all_listen)
         self._deserted = False
-        """Squid ran, and clients came in nowhere."""
         self._logs = Logs(places.logs)
         self._logs_due = time.monotonic() + _LOG_INTERVAL
 
@@ -256,7 +249,7 @@ class _Supervisor:
                 self._follower.start(self._parents)
             if self._parents_watch is not None:
                 self._parents_watch.start(self._listening_on)
-            # A terminal sends its Ctrl-C to all of a session; Squid is to have it from here, once.
+            # A terminal sends Ctrl-C to the whole session. Squid must get it once, from this process.
             process = subprocess.Popen(
                 self._command(), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
@@ -280,7 +273,7 @@ class _Supervisor:
                     self._deliver(process)
                 os.close(ended)
             finally:
-                # Whatever happened: a Squid without this process would hold the ports with nobody in charge.
+                # A Squid without this process would hold the ports with no supervisor.
                 self._addresses.end()
                 end_all_children()
                 self._tidy()
@@ -293,17 +286,16 @@ class _Supervisor:
             say(f"what Squid's workers shared stays behind: {reason(error)}", WARNING)
 
     def _command(self) -> list[str]:
-        # -d0: fatal messages go to stderr as well, and stderr stays open for the preload libraries.
+        # -d0: Squid prints fatal messages to stderr too, and keeps stderr open for the preload libraries.
         command = [self._squid.path, "--foreground", "-d0"]
         return [*command, "-n", self._places.service_name, "-f", str(self._places.configuration_in_force)]
 
     def _patience(self) -> float:
-        """Return how many seconds there is nothing to do, unless something happens."""
         if self._signals:
             return 0.0
         if self._pending:
             return _READY_INTERVAL
-        # One that is to stop closes its listeners first.
+        # A stopping Squid closes its listeners first.
         serving = [] if self._pending.stopping else [self._addresses.due, self._listeners.due]
         due = [self._logs_due, self._reported.due, *serving]
         return max(0.0, min(each for each in due if each is not None) - time.monotonic())
@@ -315,12 +307,11 @@ class _Supervisor:
         for number in STOP:
             if number in came:
                 self._pending.stop(number, time.monotonic())
-        # One for all that came, since a check may take long.
+        # One reload for all SIGHUPs that came: a check may take long.
         if signal.SIGHUP in came and not self._pending.stopping:
             self._reload(process)
 
     def _is_unwanted(self, process: subprocess.Popen[bytes]) -> bool:
-        """Say whether nobody waits for a check any more, and give signs of life while somebody does."""
         self._reported.give_sign_of_life()
         return self._signals.has(STOP) or process.poll() is not None
 
@@ -361,12 +352,12 @@ class _Supervisor:
             asked = checked.workers
             why = f" ({asked.reason})" if asked.reason else ""
             say(f"workers {asked.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
-        # Squid has it when it is ready for it (see _deliver).
+        # Squid gets the signal when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
 
     def _refuse_reload(self, why: str) -> None:
         say(f"reload refused, the old settings stay in force: {why}", ERROR)
-        # What is seen of an earlier one is not what becomes of this.
+        # What the listeners show of an earlier reload is not the outcome of this one.
         self._reloads = False
         self._reported.reload_ends(why)
 
@@ -389,7 +380,7 @@ class _Supervisor:
 
     def _look_at_listeners(self, squid: int) -> None:
         absent = self._listeners.look(squid)
-        # A look takes a while: who asked for a reload meanwhile is not told how the one before ended.
+        # The check takes a while. Do not report the earlier outcome to someone who asked for a reload meanwhile.
         asked = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
         if absent is not None and self._reloads and not asked:
             self._reloads = False
@@ -399,7 +390,7 @@ class _Supervisor:
             say("Squid runs, and has not listened on any port for long: it is ended, to be started anew", ERROR)
 
     def _deliver(self, process: subprocess.Popen[bytes]) -> None:
-        """Send Squid what waits, once neither its first process nor a worker would die of it unprepared."""
+        """Send Squid the pending signals for which its first process and all workers are ready."""
         now = time.monotonic()
         for number in self._pending.due(process.pid, now):
             process.send_signal(number)
@@ -421,10 +412,8 @@ class _Supervisor:
         return status or FAILED
 
     def _rest(self, wakeup: socket.socket) -> None:
-        """Wait before the end, unless told to stop: Squid has given up its only worker, that ended again and again.
-
-        Started anew at once, it would do the same within seconds, and the unit would soon be one that has failed.
-        """
+        """Wait before exiting, unless told to stop: Squid has given up its only worker, which ended again and again. An
+        immediate restart would do the same within seconds, and systemd would soon mark the unit as failed."""
         self._listeners.gone()
         say(f"the end waits for {_REST:g} s, so that it is not started anew again and again")
         self._reported.give_sign_of_life()
@@ -439,5 +428,5 @@ def _drain(events: socket.socket) -> None:
         except BlockingIOError:
             return
         except OSError:
-            # ENOBUFS: messages were lost, which says just as well that something changed.
+            # ENOBUFS: messages were lost. That also means that something changed.
             return

@@ -1,6 +1,6 @@
-"""How this host's connections to some addresses are carried, as ``ss -Htnpi state established`` (ss(8)) says.
+"""Finds out how this host's connections to some addresses are carried, from ``ss -Htnpi state established`` (ss(8)).
 
-By ss, as in ``listening``: it knows the process that has a socket, and reads what the kernel says of Multipath TCP.
+ss knows a socket's process, and the kernel's state of Multipath TCP.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from . import ss
 _ESTABLISHED = ("-Htnpi", "state", "established")
 _SUBFLOW = re.compile(r"tcp-ulp-mptcp flags:(?P<flags>\w*) token:\w+\(id:\d+\)/(?P<token>\w+)\(id:\d+\)")
 _AGREED = frozenset("MJ")
-"""The other end has taken part: MP_CAPABLE, MP_JOIN. Without either it is a connection that became plain TCP."""
+"""Flags of MP_CAPABLE and MP_JOIN: the peer has agreed. Without either the connection fell back to plain TCP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Towards:
     """Counts of connections."""
 
     several: int = 0
-    """By Multipath TCP, of two subflows or more."""
+    """Multipath TCP with two subflows or more."""
     one: int = 0
-    """By Multipath TCP, of one subflow."""
+    """Multipath TCP with one subflow."""
     plain: int = 0
 
     @property
@@ -34,25 +34,25 @@ class Towards:
 
 
 def read_towards(text: str, goals: Collection[str], program: str) -> Towards:
-    """Count the connections of *program* to *goals* (``parents.goal``) in what ss printed."""
+    """Count the connections of *program* to *goals* (``parents.goal``) in the output of ss."""
     plain, subflows = 0, Counter[int]()
     for line, token in _connections(text, goals):
         if token is not None:
             subflows[token] += 1
         elif f'("{program}",' in line or "users:" not in line:
-            # Whose it is takes CAP_SYS_PTRACE to know; a subflow that was joined is nobody's anyhow.
+            # Seeing the owner takes CAP_SYS_PTRACE; a joined subflow never has one.
             plain += 1
     several = sum(count > 1 for count in subflows.values())
     return Towards(several, len(subflows) - several, plain)
 
 
 def read_subflows(text: str, goal: str, token: int) -> int:
-    """Return how many subflows to *goal* the connection with this *token* of ours has in what ss printed."""
+    """Return how many subflows to *goal* the connection with our *token* has in the output of ss."""
     return sum(each == token for _, each in _connections(text, (goal,)))
 
 
 def _connections(text: str, goals: Collection[str]) -> Iterator[tuple[str, int | None]]:
-    """Yield each TCP connection to *goals* as ss printed it, and the token that it is a subflow of; None: plain TCP."""
+    """Yield each TCP connection to *goals* as ss printed it, with its MPTCP connection's token; None: plain TCP."""
     for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
         if len(fields) < 4 or _remote(fields[3]) not in goals:
@@ -67,11 +67,11 @@ def _remote(text: str) -> str:
 
 
 def towards_now(goals: Collection[str], program: str = "squid") -> Towards:
-    """Ask the kernel, by way of ss."""
+    """Count the current connections, from ss."""
     return read_towards(ss.printed(*_ESTABLISHED) or "", goals, program)
 
 
 def subflows_now(goal: str, token: int) -> int | None:
-    """Ask the kernel as ``read_subflows``, by way of ss; None where it does not answer."""
+    """Return as ``read_subflows`` for the current subflows; None if ss fails."""
     text = ss.printed(*_ESTABLISHED)
     return None if text is None else read_subflows(text, goal, token)

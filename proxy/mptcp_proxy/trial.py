@@ -1,6 +1,6 @@
-"""Squid's reading of its configuration as a trial beside everything else, since it may wait for name servers.
+"""Tries in the background whether Squid can read its configuration, since that may wait for name servers.
 
-Nothing here waits for it: a supervisor hears meanwhile that it is to stop, and sees that Squid has ended.
+Nothing here blocks, so the supervisor stays responsive to stops and to Squid's end.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .configuration.complaints import fatal_remark
 from .squid import PARSE_SECONDS, too_long
 
 _GONE = 1.0
-"""Seconds that a process which was killed is waited for; ``offspring.reap`` collects it later."""
+"""Seconds to wait for a killed process; ``offspring.reap`` collects it later."""
 
 
 class Trial:
-    """Of one *command*, one at a time, of *seconds* at the most."""
+    """Runs *command*, one at a time, for *seconds* at most."""
 
     def __init__(self, command: Sequence[str], seconds: float = PARSE_SECONDS) -> None:
         self._command = command
@@ -30,21 +30,20 @@ class Trial:
         self._process: subprocess.Popen[bytes] | None = None
         self._output: BinaryIO | None = None
         self._failure = ""
-        """Why there is no process."""
         self._deadline = 0.0
 
     @property
     def under_way(self) -> bool:
-        """Whether one was begun, of which the outcome is not known."""
+        """Whether a trial runs, or its outcome was not yet taken."""
         return self._process is not None or bool(self._failure)
 
     def begin(self) -> None:
         self.end()
         self._deadline = time.monotonic() + self._seconds
         try:
-            # In memory: of a disk that is full, nothing would be the answer, and a Squid that would end told to read.
+            # In memory: on a full disk the output would be empty, which reads as success.
             self._output = os.fdopen(os.memfd_create("squid-parse"), "w+b")
-            # A terminal's Ctrl-C is for the supervisor, which ends it.
+            # A terminal's Ctrl-C is for the supervisor, which ends the trial.
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -56,10 +55,10 @@ class Trial:
             self._failure = f"cannot try whether Squid reads its configuration: {reason(error)}"
 
     def outcome(self) -> str | None:
-        """Return why Squid is not to read its configuration, empty where it may; None while that is not known."""
+        """Return why Squid must not reread its configuration, empty if it may; None while unknown."""
         obstacle = self._failure
         if self._process is not None and self._output is not None:
-            # Not by its status: with ``offspring.reap``, who collects it is a matter of chance.
+            # Not by its status: ``offspring.reap`` may collect that first.
             if self._process.poll() is not None:
                 self._output.seek(0)
                 remark = fatal_remark(self._output.read().decode("utf-8", "surrogateescape"))
@@ -72,7 +71,7 @@ class Trial:
         return obstacle
 
     def end(self) -> None:
-        """Break off what is under way, and leave nothing behind."""
+        """Abort a running trial, and clean up."""
         if self._process is not None:
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):

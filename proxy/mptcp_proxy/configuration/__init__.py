@@ -1,1 +1,1 @@
-"""squid.conf: reading it as Squid does, and finding every mistake in it before Squid meets one."""
+"""Reads squid.conf as Squid does, and finds every mistake in it beforehand."""

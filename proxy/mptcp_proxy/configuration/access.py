@@ -1,15 +1,15 @@
-"""Whom this configuration serves: would it make an open proxy?
+"""Finds out which clients a configuration serves: would it make an open proxy?
 
-Decided by meaning, by Squid's own rules ("http_access" and "acl" in its directive reference): which client addresses
-may be allowed at all. The first rule whose names all match decides. Where none does, the answer is the opposite of the
-last rule; with no rule at all it is "deny".
+This follows Squid's own rules ("http_access" and "acl" in its directive reference): which client addresses may be
+allowed at all? The first rule whose names all match decides. If none matches, the answer is the opposite of the last
+rule; with no rule at all it is "deny".
 
-What is asked for (a port, a method, a place) is the client's choice, so that a rule about it keeps nobody out. A rule
-about who the client is other than by address (a password, a certificate) lets in no stranger. What depends on an "if"
-that differs from process to process may be in force or not: such an "allow" counts, such a "deny" does not.
+The client chooses what it asks for (a port, a method, a destination), so a rule about that keeps nobody out. A rule
+about who the client is by other means than its address (a password, a certificate) lets in no stranger. A rule under an
+"if" that differs from process to process may be in force or not: such an "allow" counts, such a "deny" does not.
 
-Whom Squid believes what it is told of a client's address (X-Forwarded-For, PROXY protocol) is decided in the same way:
-strangers who are believed are let in by any rule for anybody.
+The same method decides from whom Squid accepts another client address (X-Forwarded-For, PROXY protocol): if strangers
+are believed, any rule for any client lets them in.
 """
 
 from __future__ import annotations
@@ -28,29 +28,27 @@ from .listeners import is_loopback
 from .source import Statement, last
 
 OVERRIDE = "--allow-open-proxy"
-"""The option by which an operator says that the rules are meant as they are."""
+"""The operator's option that says that the rules are meant as they are."""
 _REMEDY = f"http_access allow for the prefixes of your clients, then: http_access deny all; as it is: {OVERRIDE}"
 _MOST = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 115)}
-"""The most public addresses of which clients may come: sixteen /8, one /13. No operator has as many.
-
-A /12 of IPv6 is what IANA gave to each regional registry: 2a00::/12 is Europe's and the Middle East's."""
+"""Most public addresses of clients: sixteen /8, one /13. No operator has as many. IANA gave each regional registry a
+/12 of IPv6: 2a00::/12 is Europe's and the Middle East's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Whom the rules of one directive allow."""
+    """The addresses that the rules of one directive allow."""
 
     allowed: Addresses
     rule: Statement | None = None
-    """By which they are too many."""
+    """The rule that makes them too many."""
     share: str = ""
-    """How many, then."""
     by_the_last: bool = False
-    """Whether as the opposite of what that rule, the last one, says."""
+    """Whether they are too many by the opposite of that rule, the last one."""
 
 
 def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield the rules by which too many are served, if there are any, one of each kind."""
+    """Yield the rules that serve too many clients, at most one of each kind."""
     lists = AccessLists(statements)
     served = _allowed(statements, "http_access", lists)
     if served.rule is not None:
@@ -93,31 +91,28 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _forwarded_matters(statements: Sequence[Statement], are_let_in: bool) -> bool:
-    """Say whether it lets strangers in that they are believed what X-Forwarded-For says; *are_let_in*: without it."""
+    """Say whether believing X-Forwarded-For lets strangers in. *are_let_in*: whether they are let in without it."""
     by_rules, by_helpers = (counts_forwarded(statements, f"{what}_uses_indirect_client") for what in ("acl", "log"))
     lists = AccessLists(statements, numbers_count=not by_rules, names_count=not by_rules, helpers_count=not by_helpers)
     served = _allowed(statements, "http_access", lists)
-    # By their own addresses they are let in by a helper alone, which is told another.
+    # With acl_uses_indirect_client off, only a helper that is told the forwarded address can let them in.
     return bool(served.allowed) if by_rules else served.rule is not None and not are_let_in
 
 
 def _proxy_header_matters(statements: Sequence[Statement], _: bool) -> bool:
-    """Say the same of what the PROXY protocol says."""
     lists = AccessLists(statements, numbers_count=False, names_count=False, helpers_count=False)
     return takes_proxy_header(statements) and bool(_allowed(statements, "http_access", lists).allowed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Port:
-    """Another port of Squid's, by UDP."""
+    """A UDP port of Squid."""
 
     names: tuple[str, ...]
-    """Of the directive that has its number."""
     address: str
-    """The directive that has the address on which it is."""
     protocol: str
     rules: dict[str, str]
-    """By the directive that says who may: what he may, for people."""
+    """What a client may do, for people, by the directive that allows it."""
 
 
 _PORTS = (
@@ -146,10 +141,8 @@ _PORTS = (
 
 
 def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield a warning for each rule by which too many may use SNMP, ICP or HTCP, where their port is on.
-
-    It lets nobody fetch: who wants more than to ask comes by http_access (snmp_access, icp_access, htcp_access).
-    """
+    """Yield a warning for each rule that lets too many use SNMP, ICP or HTCP, if the port is on. These ports fetch
+    nothing: that takes http_access (snmp_access, icp_access, htcp_access)."""
     for port in _PORTS:
         number = _number(statements, port.names)
         if number is None or _on_loopback(statements, port.address):
@@ -169,7 +162,7 @@ def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _number(statements: Sequence[Statement], names: Sequence[str]) -> Statement | None:
-    """Return the statement by which a port is on in some process; None where it is off in all."""
+    """Return the statement that turns a port on in some process; None if it is off in all."""
     for statement in reversed(statements):
         if statement.directive in names and len(statement.words) > 1:
             if statement.words[1].strip("0"):
@@ -185,16 +178,13 @@ def _on_loopback(statements: Sequence[Statement], directive: str) -> bool:
 
 
 def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield a warning for the rule that keeps strangers out by their names alone.
-
-    Squid asks for the name of a client's address (PTR) and not for the address of that name: whoever runs the reverse
-    zone of an address has it be any name.
-    """
+    """Yield a warning for the rule that keeps strangers out by their host names only. Squid looks up the name of a
+    client's address (PTR) but not the addresses of that name, so the owner of the reverse zone can choose any name."""
     lists = AccessLists(statements)
     if not lists.have_names:
-        return  # long lists in files are not gone through once more
+        return  # avoid reading long lists in files again
     if _allowed(statements, "http_access", lists).rule is not None:
-        return  # an open proxy, whatever names are
+        return  # an open proxy in any case
     rule = _allowed(statements, "http_access", AccessLists(statements, names_count=False)).rule
     if rule is not None:
         yield Problem(
@@ -208,7 +198,6 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists) -> _Verdict:
-    """Return whom the rules of *directive* may allow."""
     rules = list(access_rules(statements, directive))
     undecided, allowed = EVERYBODY, NOBODY
     for rule in rules:
@@ -219,7 +208,7 @@ def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists
             continue
         more = undecided & Addresses.common(match.possible for match in matches)
         if not more - allowed:
-            continue  # long lists are not gone through once more
+            continue  # avoid evaluating long lists again
         allowed |= more
         if share := _too_many(allowed):
             return _Verdict(allowed, rule, share)
@@ -232,7 +221,7 @@ def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists
 
 
 def perhaps_let_in(statements: Sequence[Statement]) -> Addresses | None:
-    """Return the addresses from which some request may be allowed, by a password or otherwise; None: not known."""
+    """Return the client addresses that some rule may let in, even if only with a password. None: not known."""
     lists = AccessLists(statements, strangers_alone=False)
     if believed_others(statements, lists) is not None or any(map(_names_a_host, statements)):
         return None
@@ -244,13 +233,13 @@ def perhaps_let_in(statements: Sequence[Statement]) -> Addresses | None:
             allowed |= undecided & Addresses.common(match.possible for match in matches)
         elif rule.applies is True:
             undecided -= Addresses.common(match.certain for match in matches)
-    # What no rule matches is answered with the opposite of the last rule.
+    # A request that no rule matches gets the opposite of the last rule.
     denied_last = any(rule.words[1] == "deny" for rule in rules[-1:])
     return allowed | undecided if denied_last else allowed
 
 
 def _names_a_host(statement: Statement) -> bool:
-    """Say whether *statement* has clients by the name of a host, whose addresses only Squid looks up."""
+    """Say whether *statement* names clients by host name, whose addresses only Squid looks up."""
     match statement.words:
         case ("acl", _, "src", *words):
             return any(not address_value(value.text).possible for value in list_values(without_flags(words)))
@@ -262,7 +251,7 @@ def _open(rule: Statement, why: str, remedy: str) -> Problem:
 
 
 def _too_many(allowed: Addresses) -> str:
-    """Return what share of which family's public addresses is *allowed*; empty where that is no open proxy."""
+    """Return which share of a family's public addresses is *allowed*; empty if that is no open proxy."""
     in_others = ((embedded(allowed, way), "IPv4", f", by {way.name}") for way in WAYS)
     for addresses, family, way in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *in_others):
         public, most = _MOST[family]
@@ -273,6 +262,6 @@ def _too_many(allowed: Addresses) -> str:
 
 
 def as_warnings(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield *problems* as warnings, for an operator who has said that they are meant."""
+    """Yield *problems* as warnings, for an operator who says that they are intended."""
     for problem in problems:
         yield replace(problem, warning=True)

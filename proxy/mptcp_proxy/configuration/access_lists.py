@@ -1,9 +1,9 @@
-"""What the names in access rules stand for: which clients each ``acl`` may match, and which it matches in any case.
+"""Finds out which clients each ``acl`` may match, and which it matches in any case.
 
-Rules (Squid's directive reference, "acl"; src/acl): several lines of one name match what any of them does. Names are
-the same in any letter case of ASCII, words are not. Squid 5 and 6 leave out of a list a value that overlaps one before
-it, so that only what stands apart is certain. What depends on an "if" that differs from process to process may be in
-force or not: it is possible and not certain.
+Rules (Squid's directive reference, "acl"; src/acl): several lines of one name match what any of them matches. Names
+ignore the case of ASCII letters; words do not. Squid 5 and 6 drop a value of a list that overlaps an earlier one, so
+only values that do not overlap are certain. A line under an "if" that differs from process to process is possible, not
+certain.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from .patterns import matches_any
 from .source import Statement
 
 _SAY_WHO = frozenset(("arp", "eui64", "user_cert", "ca_cert"))
-"""Who the client is other than by address, by something that no stranger has. An identd (ident) is the client's own."""
+"""Types that identify the client by something that no stranger has. Not ident: its answer is up to the client."""
 _BY_NAME = ("srcdomain", "srcdom_regex")
 _BY_LOGIN = frozenset(("proxy_auth", "proxy_auth_regex"))
 _BY_ANSWER = frozenset(("ext_user", "ext_user_regex"))
-"""By the name that an external helper has given the client."""
 _KNOWN_COMMUNITIES = frozenset(("public", "private"))
-"""SNMP's words in place of a password that everybody knows. No request by HTTP has one."""
+"""SNMP communities that everybody knows. No HTTP request has one."""
 _STRANGERS = (
     "none",
     "host-1-2-3-4.strangers.com",
@@ -36,8 +35,8 @@ _STRANGERS = (
     "static.stranger.org",
     *(f"a.b.xy.{first}{second}" for first in ascii_lowercase for second in ascii_lowercase),
 )
-"""Names of clients that nobody means by a pattern for some of them: one in each country, for those that there are have
-two letters. "none" has a client without a name (PTR)."""
+"""Names of clients that no pattern for some clients means to match: one per two-letter country domain, among others.
+"none" is a client without a name (PTR)."""
 
 _EVERYBODYS = frozenset(("", "none", "com", "net", "org", "info", "biz", "edu", "gov", "arpa"))
 
@@ -51,7 +50,7 @@ class Match:
 
 
 _UNRELATED = Match(EVERYBODY, NOBODY)
-"""A name that does not look at the client."""
+"""A name that is not about the client."""
 _NO_STRANGER = Match(NOBODY, NOBODY)
 
 
@@ -62,21 +61,21 @@ class Line:
     kind: str
     words: tuple[str, ...]
     in_force: bool
-    """Whether it is for certain."""
+    """False: an ``if`` may leave it out."""
 
     @cached_property
     def values(self) -> list[Value]:
-        """What it has behind its flags; a file is read once."""
+        """Its values behind the flags. A file is read once."""
         return list(list_values(without_flags(self.words)))
 
 
 def ascii_lower(text: str) -> str:
-    """Return *text* as strcasecmp(3) compares it."""
+    """Return *text* in the lower case of strcasecmp(3)."""
     return "".join(each.lower() if each.isascii() else each for each in text)
 
 
 def access_rules(statements: Iterable[Statement], directive: str) -> Iterator[Statement]:
-    """Yield the rules of *directive* that say what is allowed and what denied. One without a name Squid leaves out."""
+    """Yield the "allow" and "deny" rules of *directive*. Squid ignores one without a name."""
     for statement in statements:
         words = statement.words
         if statement.directive == directive and words[1:2] in (("allow",), ("deny",)) and names_of(statement):
@@ -84,7 +83,7 @@ def access_rules(statements: Iterable[Statement], directive: str) -> Iterator[St
 
 
 def names_of(rule: Statement) -> list[str]:
-    """Return the names in *rule*, with a list in a file in its place."""
+    """Return the names in *rule*, those of files included."""
     return [value.text for value in list_values(rule.words[2:])]
 
 
@@ -100,12 +99,9 @@ class AccessLists:
         helpers_count: bool = True,
         strangers_alone: bool = True,
     ) -> None:
-        """What of a client's address shows who it is: its network's number (*numbers_count*); its name, which whoever
-        runs its reverse zone chooses (*names_count*); what a helper says of it (*helpers_count*).
-
-        *strangers_alone*: whether only they are meant by the clients that a name may match, and not those who show
-        otherwise than by their address who they are.
-        """
+        """Choose what identifies a client: its network's number (*numbers_count*); its host name, which the owner of
+        the reverse zone chooses (*names_count*); what a helper says (*helpers_count*). *strangers_alone*: of the
+        clients that a name may match, count only those who are identified by nothing but their address."""
         self._numbers_count = numbers_count
         self._names_count = names_count
         self._strangers_alone = strangers_alone
@@ -128,15 +124,15 @@ class AccessLists:
 
     @property
     def have_names(self) -> bool:
-        """Whether any of them may have clients by their names, which a helper may be told, too."""
+        """Whether any of them may be about host names; a helper may be told these too."""
         return any(line.kind in (*_BY_NAME, "external") for lines in self._lines.values() for line in lines)
 
     def lines(self, name: str) -> Sequence[Line]:
-        """Return the lines of the list *name*; none, where there is no such list, which Squid refuses."""
+        """Return the lines of the list *name*. Empty if there is no such list, which Squid refuses."""
         return self._lines.get(ascii_lower(name), ())
 
     def match(self, name: str) -> Match:
-        """Return which clients *name*, of a rule, matches."""
+        """Return which clients *name*, from a rule, matches."""
         name = ascii_lower(name)
         if name.startswith("!"):
             if name[1:] not in self._lines:
@@ -164,7 +160,6 @@ class AccessLists:
         return _NO_STRANGER if self._strangers_alone and self._says_who(line) else _UNRELATED
 
     def _says_who(self, line: Line) -> bool:
-        """Say whether *line* is about who a client is, by something that no stranger has."""
         if line.kind in _BY_NAME:
             means_all = _any_domain if line.kind == "srcdomain" else _any_name
             return self._names_count and not any(means_all(value.text) for value in line.values)
@@ -182,29 +177,26 @@ class AccessLists:
         return line.kind in _SAY_WHO
 
     def helpers_not_told(self, name: str) -> tuple[str, ...]:
-        """Return the external helpers by which the answers that *name*, of a rule, asks for do not say who a client is.
-
-        None where it asks for none, or they do.
-        """
+        """Return the external helpers whose answers, if *name* asks for any, do not identify a client."""
         asks = any(line.kind == "external" or line.kind in _BY_ANSWER for line in self.lines(name.lstrip("!")))
         return tuple(sorted(self._helpers.not_told)) if asks and not self._helpers.answers_tell else ()
 
     def destinations(self, name: str, by_name: bool) -> Addresses:
-        """Return the addresses to which *name* matches every request; *by_name*: also those for a name of theirs."""
+        """Return the addresses for which *name* matches every request; *by_name*: also one for a name of theirs."""
         lines = self.lines(name)
         if not by_name or not any("-n" in line.words for line in lines):
             return self.targets(name).certain
         return addresses_of(line for line in lines if line.kind == "dst" and "-n" not in line.words).certain
 
     def targets(self, name: str) -> Match:
-        """Return the addresses to which *name* matches requests, those to names among them or not."""
+        """Return the addresses for which *name* matches requests, whether by address or by name."""
         name = ascii_lower(name)
         if name not in self._targets:
             self._targets[name] = addresses_of(line for line in self.lines(name) if line.kind == "dst")
         return self._targets[name]
 
     def reads(self, name: str, file: str, by_name: bool) -> bool:
-        """Say whether *name* has destinations from *file*; *by_name* as above."""
+        """Say whether *name* takes destinations from *file*; *by_name* as in ``destinations``."""
         return any(
             line.in_force and next((f for word in line.words if (f := listed_file(word)) is not None), None) == file
             for line in self.lines(name)
@@ -213,13 +205,12 @@ class AccessLists:
 
 
 def _any_domain(value: str) -> bool:
-    """Say whether a domain is that of strangers, too: a country's or such, or the word for clients without a name."""
+    """Say whether a domain also holds strangers: a top-level one, or "none"."""
     name = ascii_lower(value.strip("."))
     return name in _EVERYBODYS or (len(name) == 2 and name.isalpha())
 
 
 def _any_name(pattern: str) -> bool:
-    """Say whether a regular expression for names of clients matches strangers."""
     return matches_any(pattern, _STRANGERS)
 
 
@@ -228,7 +219,7 @@ def addresses_of(lines: Iterable[Line]) -> Match:
     possible: list[Addresses] = []
     certain = _Apart()
     doubtful = NOBODY
-    """What may be in the list already, and keep what comes after it out."""
+    """What may already be in the list, and would keep later values out."""
     for line in lines:
         values = [address_value(value.text) for value in line.values]
         possible.extend(value.possible for value in values)
@@ -241,7 +232,7 @@ def addresses_of(lines: Iterable[Line]) -> Match:
 
 
 class _Apart:
-    """Ranges of addresses that do not overlap, in order."""
+    """Sorted ranges of addresses that do not overlap."""
 
     def __init__(self) -> None:
         self._lows: list[int] = []
@@ -252,7 +243,7 @@ class _Apart:
         return Addresses.union([Addresses(tuple(zip(self._lows, self._highs, strict=True)))]).ranges
 
     def take(self, value: AddressValue, doubtful: Addresses) -> Addresses:
-        """Add what is certain of *value*; return what of it may have been added without being certain."""
+        """Add the certain part of *value*. Return the part that may have been added but is not certain."""
         clear = not doubtful or not value.possible & doubtful
         if self._overlaps(value.certain):
             return NOBODY if clear and value.certain == value.possible else value.possible

@@ -1,16 +1,16 @@
-"""What one value of an ``acl ... src`` or ``dst`` stands for, by Squid's own grammar. Pure.
+"""Tells what one value of an ``acl ... src`` or ``dst`` matches, by Squid's own grammar. Pure.
 
 Rules (Squid 5.7 and 6.13, src/acl/Ip.cc, FactoryParse and DecodeMask; src/ip/Address.cc):
 
-* the forms are tried one after the other, by what a value begins with (sscanf(3)). What is behind a form that fits is
-  passed over: of ``10.0.0.0/8,192.168.0.0/16`` the first half counts;
-* an IPv4 address may be short, octal or hexadecimal, as for inet_aton(3): ``0/1`` is half of all there are;
-* a mask is a length, or an address of which the ones before its first zero count;
-* of a length of 0 Squid makes a mask of ones: the address alone. Only five spellings, and "all", mean everybody;
-* what fits no form but has a slash is masked by the wrong end: ``::ffff:10.0.0.0/104`` is everybody.
+* Squid tries the forms in turn on the beginning of a value (sscanf(3)), and ignores what follows a match: of
+  ``10.0.0.0/8,192.168.0.0/16`` the first half counts.
+* An IPv4 address may be short, octal or hexadecimal, as for inet_aton(3): ``0/1`` is half of the address space.
+* A mask is a length, or an address of which only the ones before its first zero count.
+* Squid turns a length of 0 into a mask of ones: that address only. Only five spellings, and "all", mean everybody.
+* A value that fits no form but has a slash is masked at the wrong end: ``::ffff:10.0.0.0/104`` is everybody.
 
-What is certain is what such a value matches in every version, what is possible in any of them. Where a form is not
-understood, everybody is possible and nobody certain.
+Certain is what a value matches in every version, possible what it matches in any. For a form that is not understood,
+everybody is possible and nobody certain.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .source import SPACE
 
 FORMS = "ADDRESS, ADDRESS/LENGTH or FIRST-LAST, apart by blanks, as 10.0.0.0/8 and fd00::/8"
 _UNSPECIFIED = 0xFFFF << 32
-"""0.0.0.0, as all IPv4 addresses are written here."""
+"""0.0.0.0, in the notation of all IPv4 addresses here."""
 _LONGEST = 255
-"""Characters of each part; Squid does not look whether there is room for more."""
+"""Most characters of each part; Squid does not check for overflow."""
 _ALL = ("all", "0/0", "0.0.0.0/0", "0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255", "0.0.0.0-0.0.0.0/0")
-"""What means both families, in spite of what it says."""
+"""Spellings that match both families, despite their looks."""
 _UNICAST = Addresses.of("1000::/4", "2000::/3", "4000::/2", "8000::/2", "c000::/3", "e000::/4", "fc00::/7", "fe80::/10")
-"""What 5 and 6 make of "ipv6"."""
+"""What Squid 5 and 6 make of "ipv6"."""
 _V4_BLOCK = re.compile(r"([0-9.]+)(?:-([0-9.]+))?(?:/([0-9.]+))?(.*)", re.DOTALL)
 _V6_BLOCK = re.compile(r"([0-9A-Fa-f:]+)(?:-([0-9A-Fa-f:]+))?(?:/([0-9]+))?(.*)", re.DOTALL)
 _PART = re.compile(r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*")
@@ -47,14 +47,14 @@ class AddressValue:
     possible: Addresses
     certain: Addresses
     remark: str = ""
-    """Why it is not understood, or what of it Squid passes over; empty where it is as it seems."""
+    """Why the value is not understood, or what of it Squid ignores; empty if neither."""
 
 
 def address_value(text: str) -> AddressValue:
-    """Return what the value *text* matches; the addresses of a host's name are taken for nobody's."""
+    """Return what the value *text* matches. A host name counts as nobody's addresses."""
     if text in _ALL:
         return _exactly(EVERYBODY)
-    if text == "ipv4":  # 5 and 6 make a length of 0 of it
+    if text == "ipv4":  # Squid 5 and 6 make it a length of 0
         return AddressValue(IPV4.all, NOBODY)
     if text == "ipv6":
         return AddressValue(EVERYBODY - IPV4.all, _UNICAST)
@@ -82,7 +82,7 @@ def _word(text: str) -> tuple[str, str]:
 
 
 def _passed_over(behind: str) -> str:
-    """Return what to say of what stands *behind* a value: nothing of punctuation, of a comment and of words."""
+    """Return the remark about text *behind* a value; empty for punctuation, a comment and words."""
     words = behind.split()
     if behind[:1] in SPACE:
         words = [word for word in words if _ADDRESS_LIKE.fullmatch(word)]
@@ -92,13 +92,13 @@ def _passed_over(behind: str) -> str:
 
 
 def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: int) -> AddressValue:
-    """Return what a prefix or range is: first, last address and mask as *found*, of a family of so many bits."""
+    """Return the match of a prefix or range: first address, last address and mask, of *longest* bits."""
     if max(len(part or "") for part in found.groups()[:3]) > _LONGEST:
         return _unknown("longer than Squid has room for")
     first, last = parse(found[1]), parse(found[2]) if found[2] else 0
     length, behind = longest, found[4]
     if found[3] is None and behind.startswith("/"):
-        # With one letter for a mask, it is left out; that of IPv6 goes on in what a value before has left.
+        # Squid ignores a one-letter mask. For IPv6 it uses what the value before left there.
         if longest == 128 and found[2] is None:
             return _unknown("no length behind the slash")
     elif found[3] is not None:
@@ -106,7 +106,7 @@ def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: in
         if isinstance(stated, str):
             return _unknown(stated)
         if stated > longest:
-            return _exactly(NOBODY)  # Squid ends at it, and says so
+            return _exactly(NOBODY)  # Squid exits with an error
         length = stated
     if first is None or last is None:
         return _unknown("no address")
@@ -130,7 +130,7 @@ def _between(first: int, last: int, length: int, longest: int, remark: str) -> A
 
 
 def _length(text: str, longest: int) -> int | str:
-    """Return how many bits a mask has, or why it is none that Squid takes as it is meant."""
+    """Return the length of a mask in bits, or why Squid does not take it as it is meant."""
     if text.isdigit() and int(text) <= 128:
         return int(text)
     if longest == 32 and _NETMASK.fullmatch(text) and all(int(part) <= 255 for part in text.split(".")):
@@ -143,7 +143,7 @@ def _length(text: str, longest: int) -> int | str:
 
 
 def _ipv4(text: str) -> int | None:
-    """Return an IPv4 address as inet_aton(3) reads it: of up to four parts the last has all bytes that are left."""
+    """Return an IPv4 address as inet_aton(3) reads it: of up to four parts, the last fills all remaining bytes."""
     parts = text.split(".")
     if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
         return None

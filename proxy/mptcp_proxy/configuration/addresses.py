@@ -20,13 +20,13 @@ class Addresses:
 
     @classmethod
     def of(cls, *prefixes: str) -> Self:
-        """Return the addresses of some prefixes. Raises ValueError for what is none."""
+        """Return the addresses of *prefixes*. Raises ValueError for an invalid one."""
         networks = [ip_network(prefix, strict=False) for prefix in prefixes]
         return cls._joined((_number(each.network_address), _number(each.broadcast_address)) for each in networks)
 
     @classmethod
     def between(cls, first: IPv4Address | IPv6Address, last: IPv4Address | IPv6Address) -> Self:
-        """Return all addresses from *first* to *last*. Raises ValueError where there are none."""
+        """Return all addresses from *first* to *last*. Raises ValueError if there are none."""
         low, high = _number(first), _number(last)
         if low > high:
             raise ValueError(f"{first} is behind {last}")
@@ -34,12 +34,12 @@ class Addresses:
 
     @classmethod
     def union(cls, sets: Iterable[Addresses]) -> Self:
-        """Return what is in any of *sets*."""
+        """Return the union of *sets*."""
         return cls._joined(each for one in sets for each in one.ranges)
 
     @classmethod
     def common(cls, sets: Iterable[Addresses]) -> Addresses:
-        """Return what is in all of *sets*; everybody, where there are none."""
+        """Return the intersection of *sets*; EVERYBODY for no sets."""
         found: Addresses = EVERYBODY
         for each in sets:
             found &= each
@@ -57,7 +57,7 @@ class Addresses:
 
     @property
     def count(self) -> int:
-        """How many there are; len() could not say."""
+        """The number of addresses, which may be too large for len()."""
         return sum(high - low + 1 for low, high in self.ranges)
 
     def __bool__(self) -> bool:
@@ -82,7 +82,7 @@ class Addresses:
                     yield begin, first - 1
                 begin = max(begin, last + 1)
                 if last > high:
-                    break  # it may take of the next range, too
+                    break  # it may overlap the next range, too
                 at += 1
             if begin <= high:
                 yield begin, high
@@ -102,7 +102,7 @@ class Family:
 
     all: Addresses
     public: Addresses
-    """Those that anybody may have."""
+    """Globally routable ones."""
 
 
 _V4 = Addresses.of("0.0.0.0/0")
@@ -116,6 +116,5 @@ IPV4 = Family(
     ),
 )  # fmt: skip
 IPV6 = Family(EVERYBODY - Addresses.of("::/4"), Addresses.of("2000::/3"))
-"""Squid's word "ipv6" leaves ::/4 out; 2000::/3 is what is given out (RFC 4291, 2.4)."""
+"""Squid's word "ipv6" leaves ::/4 out. 2000::/3 is what is allocated (RFC 4291, 2.4)."""
 LOOPBACK = Addresses.of("127.0.0.0/8", "::1/128")
-"""Those of this host alone."""

@@ -1,7 +1,7 @@
-"""Whom Squid believes what it is told of a client's address, in X-Forwarded-For or by the PROXY protocol. Pure.
+"""Finds out from whom Squid accepts another client address, in X-Forwarded-For or by the PROXY protocol. Pure.
 
-Who is believed may be any client, and this host itself. Squid asks its lists about the address that it was told, and
-about the one that the connection comes from only before that.
+A believed sender may claim any address, this host's included. Squid checks its lists against the claimed address, and
+against the connection's own only before that.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from .source import Statement
 
 
 def believed_others(statements: Sequence[Statement], lists: AccessLists) -> Statement | None:
-    """Return the rule by which anybody on another host is believed, if there is one.
-
-    *lists* has all clients that a name may match, those with a password, too.
-    """
+    """Return the rule by which someone on another host is believed, if any. *lists* includes all clients that a name
+    may match, also by a password."""
     for directive, matters in (
         ("follow_x_forwarded_for", counts_forwarded(statements)),
         ("proxy_protocol_access", takes_proxy_header(statements)),
@@ -42,10 +40,8 @@ def _first(statements: Sequence[Statement], directive: str, lists: AccessLists) 
 
 
 def counts_forwarded(statements: Sequence[Statement], directive: str = "acl_uses_indirect_client") -> bool:
-    """Say whether rules may see the address in X-Forwarded-For. They do unless told otherwise.
-
-    Helpers are told the address that goes into the log: *directive* is "log_uses_indirect_client" for these.
-    """
+    """Say whether rules may see the address in X-Forwarded-For, which is the default. Helpers see the address for the
+    log: for them *directive* is "log_uses_indirect_client"."""
     values = {True}
     for statement in statements:
         if statement.directive == directive:

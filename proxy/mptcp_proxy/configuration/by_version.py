@@ -1,7 +1,7 @@
-"""One squid.conf for all versions of Squid: what a version always does, and has no directive for, it is not told.
+"""Adapts one squid.conf to all versions of Squid: omits directives whose effect a version has in any case.
 
-Squid ends at a directive that it does not know. Its release notes name those that were removed: of Squid 6, section
-"Removed directives". Here are the ones that the shipped squid.conf needs for an older Squid. Pure.
+Squid exits at an unknown directive. Its release notes list removed ones (Squid 6, "Removed directives"). This module
+knows those that the shipped squid.conf needs for an older Squid. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..problem import Problem
 from .source import PhysicalLine, Statement
 
 _ALWAYS = {"request_entities": (6, "on")}
-"""A directive, the first version without it, and the value by which every version from there on acts."""
+"""A directive, the first version without it, and the value by which that version and later ones act."""
 
 _GONE = {
     7: frozenset(
@@ -22,27 +22,24 @@ _GONE = {
     ),
     8: frozenset({"acl src_as", "acl dst_as", "as_whois_server"}),
 }
-"""Directives, and types of acl, that a version and later ones lack (its release notes, "Removed directives"): they end
-at them."""
+"""Directives and types of acl at which a version and later ones exit (its release notes, "Removed directives")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suited:
-    """A configuration as one version of Squid takes it."""
+    """A configuration as one version of Squid accepts it."""
 
     lines: tuple[PhysicalLine, ...]
-    """As many as before: the n-th stands for the n-th."""
+    """One for each line of before, in the same order."""
     notes: tuple[Problem, ...]
-    """What was left out and makes no difference."""
+    """Directives left out without effect."""
     problems: tuple[Problem, ...]
-    """What was left out, and asks for what this version does not do."""
+    """Directives left out that ask for what this version cannot do."""
 
 
 def suited(lines: Sequence[PhysicalLine], said: Sequence[Statement], version: str) -> Suited:
-    """Leave out of *lines*, which *said* was read from, what Squid *version* ("6.13") does in any case.
-
-    Where the version is not known ("unknown"), everything stays.
-    """
+    """Leave out of *lines*, from which *said* was read, what Squid *version* ("6.13") does in any case. If the version
+    is not known ("unknown"), everything stays."""
     major = _major(version)
     notes, problems, gone = [], [], set[int]()
     for statement in said:
@@ -68,7 +65,7 @@ def suited(lines: Sequence[PhysicalLine], said: Sequence[Statement], version: st
 
 
 def gone_problems(said: Sequence[Statement], version: str) -> Iterator[Problem]:
-    """Yield a warning for each statement with which Squid *version* starts and a later one will not."""
+    """Yield a warning for each statement that Squid *version* accepts and a later one will not."""
     for statement in said:
         kind = f"acl {statement.words[2]}" if statement.directive == "acl" and len(statement.words) > 2 else ""
         for since, names in _GONE.items():

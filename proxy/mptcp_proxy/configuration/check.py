@@ -1,4 +1,4 @@
-"""Everything that is wrong with a configuration, found at once and without a trace: nothing started or changed."""
+"""Finds every mistake in a configuration at once, without starting or changing anything."""
 
 from __future__ import annotations
 
@@ -48,34 +48,34 @@ from .source import (
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
 
 PATIENCE = 20.0
-"""Seconds after which Squid is not asked for further mistakes. With the last answer (``squid.PARSE_SECONDS``) it takes
-less than ``mptcp-proxy reload`` waits."""
+"""Seconds after which Squid is not asked for further mistakes. Together with the last answer (``squid.PARSE_SECONDS``)
+this is less than ``mptcp-proxy reload`` waits."""
 SERVICE_STOP = 45
-"""Seconds after which the units end what has not stopped (TimeoutStopSec)."""
+"""Seconds after which systemd kills a stopping unit (TimeoutStopSec)."""
 LONGEST_SHUTDOWN = 38
-"""Seconds for which Squid may wait for transfers at its end: before it, up to five until it is ready for a signal."""
+"""Most seconds of shutdown_lifetime: up to five more pass before Squid is ready for the signal."""
 _TIME_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 NO_SQUID = Problem("Squid is not installed: apt install squid")
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A configuration that was read and looked through."""
+    """A configuration that was read and checked."""
 
     lines: tuple[PhysicalLine, ...]
-    """Without what they say of workers, and with copies of lists in place of these."""
+    """Without directives about workers, and with the copies of lists in place of the lists."""
     listeners: tuple[Listener, ...]
     effective_user: str
     workers: Workers
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...] = ()
-    """What this version of Squid is not told, because it does so in any case."""
+    """Directives left out because this version of Squid always acts that way."""
     parents: tuple[Parent, ...] = ()
-    """Of a relay; a proxy's are reached by plain TCP, as origins are."""
+    """Of a relay only: a proxy reaches its parents by plain TCP, like origins."""
     lists: tuple[CopiedList, ...] = ()
-    """What the copies that the lines name are to have in them."""
+    """The contents of the copies that *lines* name."""
     of_unit: tuple[Problem, ...] = ()
-    """Those warnings of *problems* that are not about this process, but about systemd's unit."""
+    """The warnings among *problems* that concern systemd's unit, not this process."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -86,11 +86,8 @@ class Checked:
         return tuple(sorted({listener.port for listener in self.listeners}))
 
     def rendered(self, workers: int, option: bool = False) -> bytes:
-        """Return what Squid reads with so many *workers*; by *option* its listeners take Multipath TCP by its own one.
-
-        Squid keeps the workers' number until it is started again, but one that it starts again reads it anew: with
-        another number it would not meet the others.
-        """
+        """Return the file that Squid reads. *workers*: the number that Squid was started with, since a worker that it
+        restarts reads it anew, and with another would not find the others. *option*: use Squid's own option mptcp."""
         lines = with_option(self.lines, MPTCP) if option else self.lines
         return render(with_workers(lines, workers))
 
@@ -104,11 +101,9 @@ def check(
     allow_open: bool = False,
     is_unwanted: Callable[[], bool] = lambda: False,
 ) -> Checked:
-    """Read *path* with its includes and find all that is wrong with it in *role*.
-
-    *allow_open*: whom it serves, and what cannot be judged of that, is as the operator wants it: worth a warning only.
-    *is_unwanted* is asked while Squid reads it, which may take a minute; UnwantedError is raised once it says so.
-    """
+    """Read *path* with its includes and find all that is wrong with it in *role*. *allow_open*: only warn if the
+    configuration serves strangers, or if that cannot be judged. *is_unwanted* is polled while Squid reads the file,
+    which may take a minute. Raises UnwantedError once it returns True."""
     if problem := service_name_problem(service_name):
         return Checked((), (), "", Workers(), (problem,))
     lines, unreadable, includes = read_with_includes(path, service_name)
@@ -157,7 +152,7 @@ def check(
 def examined(
     path: Path, service_name: str, squid: Squid | None, *, role: Role = Role.PROXY, allow_open: bool = False
 ) -> Checked:
-    """As :func:`check`, for who reports what is wrong and starts nothing: what keeps it from its work is a problem."""
+    """Return as :func:`check`, for callers that only report: an error during the check becomes a problem."""
     try:
         return check(path, service_name, squid, role=role, allow_open=allow_open)
     except TROUBLE as error:
@@ -165,7 +160,6 @@ def examined(
 
 
 def _as_written(problems: Iterable[Problem], taken: WithLists, trial: Mapping[str, str]) -> list[Problem]:
-    """Return *problems* with the names that the operator gave to lists."""
     copies = {there: copy for copy, there in trial.items()}
     return [
         taken.as_written(replace(each, text=renamed(each.text, copies), file=renamed(each.file, copies)))
@@ -174,30 +168,26 @@ def _as_written(problems: Iterable[Problem], taken: WithLists, trial: Mapping[st
 
 
 def _in_time(seconds: float) -> Callable[[], bool]:
-    """Return a function that says whether it is called within *seconds* from now."""
     until = time.monotonic() + seconds
     return lambda: time.monotonic() < until
 
 
 def processors() -> int:
-    """Return how many processors this process, and hence Squid, may use (sched_getaffinity(2))."""
+    """Return how many processors this process, and therefore Squid, may use (sched_getaffinity(2))."""
     return len(os.sched_getaffinity(0))
 
 
 def shared_directory(places: Places) -> Path:
-    """Return where an instance has what its processes share: of one that runs as a service a directory of its own."""
+    """Return the directory of the shared memory of an instance's processes. A running service has a private one."""
     running = pid_in(places.pid_file, "squid")
     inside = Path(f"/proc/{running}/root{SHARED_MEMORY}")
     return inside if running and os.access(inside, os.R_OK) else SHARED_MEMORY
 
 
 def shared_memory(service_name: str, directory: Path = SHARED_MEMORY, user: str = "") -> int:
-    """Return how many bytes the instance *service_name* may have in *directory*: those that are free, and those that
-    its Squid, which goes on as *user*, has already. 0 where there is no such directory or it is read-only
-    (shm_overview(7)).
-
-    Where its file system has no limit (tmpfs(5), ``size=0``), there is room for anything.
-    """
+    """Return how many bytes the instance *service_name* may use in *directory*: free ones, and those of its Squid,
+    which runs as *user*. 0 if the directory is missing or read-only (shm_overview(7)). A file system without a limit
+    (tmpfs(5), ``size=0``) has room for anything."""
     try:
         there = os.statvfs(directory)
     except OSError:
@@ -213,7 +203,7 @@ def shared_memory(service_name: str, directory: Path = SHARED_MEMORY, user: str 
     for path in directory.glob(f"{service_name}-*.shm"):
         with suppress(OSError):
             found = path.lstat()
-            # Anybody may make one by such a name, or a symbolic link to something large.
+            # Anyone may create a file by such a name, or a symbolic link to something large.
             if stat.S_ISREG(found.st_mode) and found.st_uid in owners:
                 own += 512 * found.st_blocks
     return there.f_bavail * there.f_frsize + own
@@ -226,12 +216,9 @@ def _room(places: Places, user: str) -> int:
 def _ask(
     squid: Squid, places: Places, directory: Path, trial: Mapping[str, str], is_unwanted: Callable[[], bool]
 ) -> Callable[[Sequence[PhysicalLine]], str]:
-    """Return a function that gives lines to Squid, with this host's addresses where the running proxy has them, and a
-    directory where it has pages.
-
-    *trial*: where copies of lists are for the time being, by their names in the lines.
-    """
-    # In place of what the running proxy makes: by both spellings of each.
+    """Return a function that has Squid parse lines, with stand-ins for this host's addresses and for the directory of
+    error pages. *trial*: the temporary paths of copies of lists, by their names in the lines."""
+    # Stand-ins for the running proxy's files, under both spellings of each name.
     stand_ins = {each: directory / each.name for each in (places.own_addresses, places.error_pages)}
     stand_ins[places.own_addresses].write_text(render_addresses(local_prefixes()))
     stand_ins[places.error_pages].mkdir()
@@ -248,7 +235,7 @@ def _ask(
             text = renamed(text, trial)
             moved.append(replace(line, text=text))
         configuration.write_bytes(render(moved))
-        # Squid repeats the statements it acts on; they must read as the operator wrote them.
+        # Squid repeats the statements. They must read as the operator wrote them.
         answer = squid.parse(configuration, places.service_name, is_unwanted)
         for place, there in stand_ins.items():
             answer = answer.replace(str(there), str(place))
@@ -287,7 +274,6 @@ def _own_problems(
 
 
 def _without_commands(lines: Sequence[PhysicalLine], said: Sequence[Statement]) -> list[PhysicalLine]:
-    """Return *lines* without the programs that they would have run: a check runs none."""
     left_out = {number for each in said if is_command(each) for number in range(each.first, each.last + 1)}
     return [replace(line, text="") if number in left_out else line for number, line in enumerate(lines)]
 
@@ -304,7 +290,6 @@ def _command_problems(said: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _long_problems(lines: Sequence[PhysicalLine]) -> Iterator[Problem]:
-    """Yield the lines that are too long as Squid is given them, with all that is added."""
     for line in lines:
         if (length := size(line.text)) > LONGEST:
             text = f"{line.text[:40]}...: with what mptcp-proxy adds it is a line of {length} bytes, two for Squid"
@@ -327,7 +312,6 @@ def _stop_problems(said: Sequence[Statement]) -> Iterator[Problem]:
     statement = last(said, "shutdown_lifetime")
     if statement is None:
         return
-    # Whatever else it may be is Squid's to judge.
     time_ = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
     if time_ and int(time_[1]) * _TIME_UNITS.get(time_[2] or "second", 0) > LONGEST_SHUTDOWN:
         yield Problem(
@@ -344,7 +328,7 @@ def _full_disk_problems(said: Sequence[Statement]) -> Iterator[Problem]:
         words = statement.words
         if words[:1] != ("access_log",) or len(words) < 2:
             continue
-        # The module for a daemon passes over on-error: an error of its pipe always ends the worker.
+        # The daemon module ignores on-error: an error of its pipe always ends the worker.
         by_daemon = words[1].startswith("daemon:")
         if by_daemon or (words[1].startswith(("/", "stdio:")) and "on-error=drop" not in words[2:]):
             yield Problem(
@@ -373,7 +357,7 @@ def _user_problems(said: Sequence[Statement], user: str) -> Iterator[Problem]:
 
 
 def _directory_problems(said: Sequence[Statement], places: Places) -> Iterator[Problem]:
-    """Squid dies at start where a log or its pid file has no directory; -k parse does not look."""
+    """Yield the logs and the pid file whose directory is missing. Squid exits at start then; -k parse does not look."""
     made = {places.runtime, places.logs}
     for statement in said:
         if statement.directive not in ("access_log", "cache_log", "pid_filename") or len(statement.words) < 2:
@@ -390,6 +374,5 @@ def _directory_problems(said: Sequence[Statement], places: Places) -> Iterator[P
 
 
 def _in_order(problems: Sequence[Problem], lines: Sequence[PhysicalLine]) -> tuple[Problem, ...]:
-    """Sort by place in the configuration as it is read, and name each place once for the same words."""
     place = {(line.file, line.number): index for index, line in enumerate(lines)}
     return tuple(sorted(dict.fromkeys(problems), key=lambda p: place.get((p.file, p.line or 0), -1)))

@@ -1,7 +1,7 @@
-"""Does ``squid.conf`` tell the check page by which connection a client came?
+"""Checks that ``squid.conf`` tells the check page by which connection a client came.
 
-A file that an operator has changed is kept when the package is upgraded, and may have the header of an earlier version:
-it named the client's end alone, which clients behind one NAT may have in common. ``mptcp-portal`` says nothing by it.
+A package upgrade keeps a changed file, which may have an earlier version's header: it named only the client's end,
+which clients behind one NAT may share. ``mptcp-portal`` does not use it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Turns what ``squid -k parse`` says into problems with the place in the operator's own file.
+"""Turns the remarks of ``squid -k parse`` into problems with the place in the operator's own file.
 
-Squid stops at the first mistake it calls fatal, and passes over others with a remark and exit status 0 (an unknown
-directive, ``http_access permit``). Here its remarks are read one by one, and after a fatal one the statement is
-taken out and the rest given to Squid again, so that all mistakes come out at once.
+Squid stops at the first mistake that it calls fatal. It passes over others with a remark and exit status 0 (an unknown
+directive, ``http_access permit``). So each remark is read, and after a fatal one the statement is removed and the rest
+given to Squid again: all mistakes come out at once.
 
-Which statement a remark is about: Squid announces each one with "Processing:" before it acts on it, in all versions,
+Which statement a remark is about: all versions of Squid announce each statement with "Processing:" before acting on it,
 while only some remarks name a line.
 """
 
@@ -20,7 +20,7 @@ from .sequence import differences
 from .source import PhysicalLine, Statement, written
 
 Parse = Callable[[Sequence[PhysicalLine]], str]
-"""Gives the lines to Squid and returns what it prints."""
+"""Gives the lines to Squid and returns its output."""
 
 MOST_ROUNDS = 50
 """A file with more fatal mistakes than this is not a squid.conf."""
@@ -29,7 +29,7 @@ NO_TIME = (
     " name server answers"
 )
 _NO_ANSWER = "(-3) Temporary failure in name resolution"
-"""EAI_AGAIN of getaddrinfo(3), as Squid says it. A name that does not exist is another: EAI_NONAME."""
+"""EAI_AGAIN of getaddrinfo(3), in Squid's words. A name that does not exist is EAI_NONAME."""
 
 _STAMP = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: kid\d+)?\| ?")
 _PROCESSING = re.compile(r"Processing: (?P<text>.*)")
@@ -39,14 +39,14 @@ _UNKNOWN = re.compile(r"unrecognized: '(?P<directive>\S+)")
 _MISSING_ACL = re.compile(r"ACL not found: (?P<name>\S+)")
 _SILENT = re.compile(
     r"\s*(?:Processing Configuration File|Startup: |(?:Starting|Disabling) Authentication"
-    # Addresses of a family that this host does not speak: they match nobody, which is right.
+    # Addresses of a family that this host does not speak match nobody, which is right.
     r"|aclIpParseIpData: IPv6 has not been enabled|Initializing |Using certificate|Finished\.|Took |CPU Usage|Maximum "
     r"|Page faults|Not currently OK|storeDirWriteCleanLogs|Squid Cache|exception location|Set Current|$)"
 )
 _ERROR = re.compile(r"ERROR|FATAL|unrecognized|expecting|not found|configuration error", re.IGNORECASE)
-# Left out at compile time: the statement asks for nothing this Squid could do wrong.
+# Not compiled in: the statement asks for nothing that this Squid could do wrong.
 _NOT_BUILT_IN = re.compile(r"requires? --(enable|with)")
-# configuration.check has said so already, with the line.
+# configuration.check reports it, with the line.
 _UNKNOWN_USER = re.compile(r"getpwnam failed")
 # Squid leaves the statement out and goes on.
 _IGNORED = re.compile(r"does not support the '\w+' cache type\. Ignoring\.")
@@ -60,7 +60,7 @@ _CAUSES = (
         "this Squid is built without OpenSSL; Debian's other one is: apt install squid-openssl",
     ),
 )
-"""What Squid says where it lacks something, and what helps."""
+"""What Squid says if it lacks something, and the remedy."""
 _PREFIX = re.compile(r"^(?:ERROR: |FATAL: |WARNING: |Warning: |\w+: (?=expecting|unknown|Bad ))+")
 
 _HINTS = {
@@ -97,10 +97,8 @@ def complaints(
     allow_open: bool = False,
     in_time: Callable[[], bool] = lambda: True,
 ) -> Iterator[Problem]:
-    """Yield all that Squid finds wrong in *lines*, and where it reads something else in them than ``written`` does.
-
-    *allow_open*: the latter is worth a warning only. *in_time*: whether it may be given the lines once more.
-    """
+    """Yield what Squid finds wrong in *lines*, and where it reads them differently from ``written``. *allow_open*: only
+    warn of the latter. *in_time*: whether Squid may be asked once more."""
     left = list(lines)
     said: set[Problem] = set()
     removed_acls: set[str] = set()
@@ -131,8 +129,7 @@ def waits_for_names(problem: Problem) -> bool:
 
 
 def fatal_remark(output: str) -> str:
-    """Return at what Squid would end, in its words without secrets, by *output* of ``squid -k parse``; empty where it
-    would not."""
+    """Return the remark at which Squid would exit by the *output* of ``squid -k parse``, without secrets; or ""."""
     found = (_FATAL.match(_STAMP.sub("", line)) for line in output.split("\n"))
     return next((str(Problem(each["text"])) for each in found if each), "")
 
@@ -145,7 +142,7 @@ def interpret(
     remarks: list[str] = []
     current: Statement | None = None
     position = 0
-    # Nothing else ends a line: what a statement has of odd characters is in the output, too.
+    # Only "\n" ends a line: the output repeats odd characters of statements.
     for line in output.split("\n"):
         text = _STAMP.sub("", line)
         if announced := _PROCESSING.match(text):
@@ -159,7 +156,7 @@ def interpret(
             return problems, current
         elif not _SILENT.match(text):
             remarks.append(text)
-    # What is fatal without being about one statement (an unknown user) comes after the last one.
+    # A fatal remark that is not about one statement (an unknown user) comes after the last statement.
     about_all = [remark for remark in remarks if _FATAL.match(remark)]
     problems.extend(_problems(current, [r for r in remarks if r not in about_all], removed_acls))
     file = following[0].file if following else ""
@@ -168,12 +165,11 @@ def interpret(
 
 
 def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls: set[str]) -> Iterator[Problem]:
-    """Make one problem of all that Squid remarked on one statement."""
     if not remarks:
         return
     whole = " ".join(remarks)
     missing = _MISSING_ACL.search(whole)
-    # The statement that defines the name was itself taken out as mistaken: this is the same mistake again.
+    # The definition of this list was removed as mistaken: this is the same mistake again.
     if missing and missing["name"] in removed_acls:
         return
     file, number = (statement.file, statement.number) if statement else ("", None)
@@ -184,7 +180,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         yield Problem(f"{unknown['directive'].rstrip(chr(39))}: there is no such directive{hint}", file, number)
         return
     details = list(dict.fromkeys(_PREFIX.sub("", remark).strip() for remark in remarks))
-    # These only repeat the statement, or what a remark before them has said.
+    # Remarks that only repeat the statement or an earlier remark.
     echo = statement.text if statement else "\0"
     informative = [d for d in details if not d.endswith(echo) and not d.startswith(("empty ACL", "not well formed"))]
     yield Problem(

@@ -1,7 +1,7 @@
-"""What of a configuration cannot be judged, or is not what it seems: refused, unless the operator says it is meant.
+"""Finds parts of a configuration that cannot be judged, or are not what they seem: refused unless the operator insists.
 
-The rules for clients are decided by meaning (access.py), which holds for what Squid and these modules read alike. What
-differs from process to process, or by another way of reading, is named here. Pure, but for lists in files.
+access.py judges the rules for clients as far as Squid and these modules read them alike. This module names what differs
+from process to process, or may be read differently. Pure, except for lists in files.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .source import Statement
 _RULES = ("http_access", "follow_x_forwarded_for", "proxy_protocol_access")
 _ADDRESSES = ("src", "dst", "localip", "myip")
 _LONGEST_NAME = 61
-"""Bytes of a list's name: of one with 63 Squid keeps 62, which may be another list's name; it refuses longer ones."""
+"""Bytes of a list's name: Squid truncates 63 to 62, which may be another list's name, and refuses longer ones."""
 _MOST_REMARKS = 5
-"""Of one list: what is wrong with five values is wrong with all."""
+"""Per list: what is wrong with five values is wrong with all."""
 
 
 def doubts(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield what cannot be judged of *statements*, which are those that may be in force."""
+    """Yield what cannot be judged of *statements*, those that may be in force."""
     for statement in statements:
         yield from _strange_characters(statement)
         yield from _macros(statement)
@@ -48,10 +48,10 @@ def _problem(statement: Statement, text: str, allowed: str) -> Problem:
 
 
 def _strange_characters(statement: Statement) -> Iterator[Problem]:
-    """Yield that there are characters which a reader does not see, or takes for blanks that they are not for Squid."""
+    """Yield a problem for invisible characters, or ones that look like blanks but are none for Squid."""
     for word in statement.words:
         for character in word:
-            # Bytes that are no UTF-8 are nobody's blank.
+            # Bytes that are not UTF-8 are no blanks to anyone.
             if not character.isprintable() and not "\udc80" <= character <= "\udcff":
                 text = f"{' '.join(statement.words)}: a character that is not seen, U+{ord(character):04X}"
                 yield _problem(statement, text, "characters that print; blanks and tabs between words")

@@ -1,8 +1,7 @@
-"""Which IPv4 addresses stand in addresses of IPv6: whoever has the one has the other, or appears with it. Pure.
+"""Finds the IPv4 addresses embedded in IPv6 addresses: a client with one has the other, or appears with it. Pure.
 
-Translators (NAT64 and its like) and tunnels write them there, each in its own way. Two more ways are left out, because
-nothing tells them from addresses that somebody has of his own: a prefix that a network has chosen for NAT64, and
-ISATAP's (RFC 5214), where the prefix is the network's, too.
+Translators (NAT64 and similar) and tunnels embed them, each in its own way. Two ways are left out, since nothing
+distinguishes them from ordinary addresses: a network's own NAT64 prefix, and ISATAP (RFC 5214).
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from ipaddress import IPv4Address
 from .addresses import IPV4, Addresses
 
 _ZERO = 8
-"""Bits 64 to 71 of an address are zero, and an IPv4 address goes on behind them (RFC 6052, 2.2)."""
+"""Bits 64 to 71 of an address are zero; an IPv4 address continues behind them (RFC 6052, 2.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of writing an IPv4 address into one of IPv6."""
+    """One way of embedding an IPv4 address in an IPv6 address."""
 
     name: str
     prefix: Addresses
     behind: int
     """Bits behind the IPv4 address."""
     turned: int = 0
-    """Which of its bits are turned round."""
+    """Mask of its inverted bits."""
     parted: int = 0
-    """How many of them stand behind the eight bits that are zero; 0 where these are not in it."""
+    """How many of its bits follow the eight zero bits; 0 if those are not within it."""
 
 
 _TO_LOCAL = Addresses.of("64:ff9b:1::/48")
@@ -36,7 +35,7 @@ WAYS = (
     Way("6to4", Addresses.of("2002::/16"), 80),
     Way("NAT64", Addresses.of("64:ff9b::/96"), 0),
     Way("Teredo", Addresses.of("2001::/32"), 0, turned=(1 << 32) - 1),
-    # In a prefix of 48, 56, 64 or 96 bits, whichever the network has chosen.
+    # The network chooses a prefix of 48, 56, 64 or 96 bits.
     Way("NAT64 for local use", _TO_LOCAL, 40, parted=16),
     Way("NAT64 for local use", _TO_LOCAL, 32, parted=24),
     Way("NAT64 for local use", _TO_LOCAL, 24),
@@ -48,18 +47,18 @@ WAYS = (
 
 
 def embedded(addresses: Addresses, way: Way) -> Addresses:
-    """Return the IPv4 addresses that *addresses* have in this way."""
+    """Return the IPv4 addresses that *addresses* embed in this way."""
     return Addresses.union(_of_each(addresses & way.prefix, way))
 
 
 def _of_each(addresses: Addresses, way: Way) -> Iterator[Addresses]:
     width = way.behind + 32 + (_ZERO if way.parted else 0)
     for low, high in addresses.ranges:
-        if high - low + 1 >> width:  # all, whatever is before them
+        if high - low + 1 >> width:  # all, whatever precedes them
             yield IPV4.all
         elif low >> width == high >> width:
             yield _between(low, high, way, width)
-        else:  # to the end of one's and from the beginning of the next one's
+        else:  # to the end of one, and from the beginning of the next
             yield _between(low, (1 << width) - 1, way, width)
             yield _between(0, high, way, width)
 
@@ -75,7 +74,7 @@ def _between(low: int, high: int, way: Way, width: int) -> Addresses:
 
 
 def _joined(number: int, parted: int, *, at_least: bool) -> int:
-    """Return the first or last IPv4 address from *number* on, or up to it, without the bits that are to be zero."""
+    """Return the first IPv4 address from *number* on (*at_least*), or the last up to it, with the zero bits removed."""
     front, rest = number >> parted + _ZERO, number & (1 << parted) - 1
     if not number >> parted & (1 << _ZERO) - 1:
         return front << parted | rest

@@ -1,9 +1,9 @@
-"""What of this host could clients reach, and what could they do to others, that is not meant for them?
+"""Finds services that clients can reach through the proxy and should not: this host's, its cloud's, and other than web.
 
-Decided by meaning: for each of a few requests that should be denied, the rules of "http_access" are gone through in
-their order. A name in a rule holds for such a request always, never, or perhaps. A rule that denies counts where all of
-its names hold, one that allows where none fails; who comes from this host itself is let in on purpose. Where clients
-elsewhere are believed that they come from this host, a rule for it is one for them.
+For each of a few requests that should be denied, go through the rules of "http_access" in order. A name in a rule holds
+for such a request always, never, or perhaps. A "deny" counts if all its names hold, an "allow" if none of them fails.
+Clients on this host are let in on purpose. If clients elsewhere are believed to come from this host, a rule for it is
+one for them.
 """
 
 from __future__ import annotations
@@ -22,42 +22,34 @@ _METADATA = Addresses.of(
     *("168.63.129.16", "192.0.0.192", "100.100.100.200", "100.96.0.96", "100.80.80.80"),
     *("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:42::42", "fd00:100::100:200"),
 )
-"""Of clouds whose service for their machines, which may hand out credentials, has no link-local address: Azure, Oracle
+"""Metadata services of clouds, which may hand out credentials, at addresses that are not link-local: Azure, Oracle
 (Classic), Alibaba, Volcengine, UCloud; Amazon, Google, Oracle, Akamai, Scaleway, Alibaba."""
 _TRANSLATED = Addresses.of(
     *("64:ff9b::7f00:0/104", "64:ff9b::a9fe:0/112", "64:ff9b::a83f:8110", "64:ff9b::c000:c0"),
     *("64:ff9b::6464:64c8", "64:ff9b::6460:60", "64:ff9b::6450:5050"),
 )
-"""The former three's IPv4 addresses, as NAT64 has them (RFC 6052, 2.1)."""
+"""IPv4 addresses of loopback, link-local and metadata services, behind NAT64 (RFC 6052, 2.1)."""
 _OTHER_SERVICES = (22, 25, 6379)
-"""Ports that stand for services other than the web: remote shells, mail, and a database on a high port."""
+"""Ports as examples of services other than the web: remote shells, mail, and a database on a high port."""
 _NOT_BELIEVED = " without this one, or nobody elsewhere who is believed what he says of his address"
 Holds = bool | None
-"""Whether something is so always, never, or (None) perhaps."""
+"""Always, never, or (None) perhaps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is asked for, as far as it matters."""
-
     to: Addresses | None = None
-    """To any of these addresses."""
     to_file: str = ""
-    """To any address that this file has."""
     tunnel: int | None = None
-    """CONNECT to this port."""
     manager: bool = False
-    """For one of Squid's own status pages."""
 
 
 def exposure_problems(
     statements: Sequence[Statement], own_addresses: str, *, connects: bool = True
 ) -> Iterator[Problem]:
     """Yield a warning that names the protections that are missing before the first rule that lets clients in.
-
-    *own_addresses* is the file in which the running proxy has this host's addresses. *connects*: Squid looks names up
-    and connects to what they stand for, so that a "dst -n", which knows addresses alone, is no protection.
-    """
+    *own_addresses*: the running proxy's file of this host's addresses. *connects*: Squid looks names up and connects to
+    them, so a "dst -n", which ignores names, is no protection."""
     rules = _Rules(statements, connects)
     first_tunnel = next((port for port in _OTHER_SERVICES if rules.lets_in(_Request(tunnel=port))), None)
     requests = {
@@ -90,13 +82,13 @@ class _Rules:
     def __init__(self, statements: Sequence[Statement], connects: bool) -> None:
         self._lists = AccessLists(statements, strangers_alone=False)
         self.believed = believed_others(statements, self._lists)
-        """By this rule clients on other hosts may say that they come from here."""
+        """The rule by which clients on other hosts may claim to come from this host."""
         self._rules = [(rule, names_of(rule)) for rule in access_rules(statements, "http_access")]
         self._elsewhere = _never_direct(statements)
         self._by_name = connects
 
     def lets_in(self, request: _Request) -> Statement | None:
-        """Return the first rule by which clients on other hosts may have *request* answered, if there is one."""
+        """Return the first rule that may let clients on other hosts make *request*, if any."""
         asked = self._asked(request)
         for rule, names in self._rules:
             if rule.words[1] == "allow":
@@ -114,7 +106,6 @@ class _Rules:
         return None
 
     def is_for_this_host(self, rule: Statement) -> bool:
-        """Say whether *rule* is for clients on this host alone."""
         return any(_on_this_host(self._lists, name) for name in names_of(rule))
 
     def _asked(self, request: _Request) -> _Asked:
@@ -122,7 +113,7 @@ class _Rules:
 
 
 class _Asked:
-    """Which names hold for one request."""
+    """Decides which names hold for one request."""
 
     def __init__(
         self, lists: AccessLists, elsewhere: frozenset[str], by_name: bool, claimed: bool, request: _Request
@@ -135,10 +126,8 @@ class _Asked:
         self._found: dict[str, Holds] = {}
 
     def denied(self, name: str) -> Addresses:
-        """Return to which addresses *name*, of a rule that denies, matches the request in any case.
-
-        Where the request is to no particular address: everybody for yes.
-        """
+        """Return the addresses for which *name*, from a "deny" rule, always matches the request. For a request to no
+        particular address: EVERYBODY for yes, NOBODY for no."""
         if self.holds(name) is True:
             return EVERYBODY
         known = self._request.to is not None and not name.startswith("!")
@@ -197,7 +186,6 @@ class _Asked:
 
 
 def _on_this_host(lists: AccessLists, name: str) -> bool:
-    """Say whether *name* matches nobody but clients on this host."""
     clients = lists.match(name).possible
     return bool(clients) and not clients - LOOPBACK
 
@@ -213,10 +201,8 @@ def _has_port(values: Sequence[str], port: int) -> Holds:
 
 
 def _never_direct(statements: Sequence[Statement]) -> frozenset[str]:
-    """Return the names of requests that Squid gives to its peers alone, wherever they seem to be for.
-
-    "always_direct" comes before "never_direct", in which the first rule decides.
-    """
+    """Return the names of requests that always go to Squid's peers. "always_direct" comes before "never_direct", in
+    which the first rule decides."""
     found = set()
     for statement in statements:
         words = tuple(ascii_lower(word) for word in statement.words)

@@ -1,10 +1,12 @@
-"""Which helper programs know a client: those of "external_acl_type", and those of "auth_param" for passwords. Pure.
+"""Finds out which helper programs identify a client: those of "external_acl_type", and those of "auth_param" for
+passwords. Pure.
 
-Squid comes with some that take anybody, by what their manuals say: they are there for names in the log, for a page that
-is shown first, or for a bound on somebody's time.
+Some of Squid's own helpers accept anybody, by their manuals: they supply names for the log, show a page first, or limit
+the time of use.
 
-What one helper answers (a user, a tag, a note) another one may be told, and lists may ask for it ("ext_user"). It says
-who the client is where all helpers that answer are told of the client: which of them gives the name is not known.
+What one helper answers (a user, a tag, a note) may be passed to another, and lists may ask for it ("ext_user"). It
+identifies the client only if all helpers that answer are told about the client: which of them supplied the name is not
+known.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ from itertools import dropwhile, takewhile
 from .source import Statement
 
 _HELPER_OPTION = re.compile(r"[a-z._-]+=.*|ipv[46]")
-"""What may stand before the codes of an external_acl_type; behind them is the helper, with its own arguments."""
+"""Options of an external_acl_type before its codes. Behind the codes follow the helper and its arguments."""
 _CODE = re.compile(
     r"""%["\[#'/]?-?[0-9]*(?P<before>\{[^}]*\})?(?:http::|ssl::|tls::)?(?P<code>.*?)(?P<behind>\{[^}]*\})?"""
 )
-"""How a code is written: each word is one, with or without an argument, before or behind it. By one with a greatest
-length (%.1SRC) the helper is told a part."""
+"""One code: one word, with or without an argument before or behind. A code with a maximum length (%.1SRC) passes only a
+part, and does not match."""
 _OF_THE_CLIENT = re.compile(r"SRCEUI(?:48|64)|LOGIN|(?:USER_|CA_|USER_CA_)CERT\w*|>eui|ul|credentials|>cert_\w+")
 _ADDRESS = frozenset(("SRC", ">a"))
-"""Codes by which an external helper is told who the client is (external_acl_type, logformat): its MAC address, its user
-or its certificate; its address. Any other, as of what is asked for, says nothing of it; what an identd says (IDENT, ui)
-is the client's own."""
+"""Codes that tell an external helper who the client is (external_acl_type, logformat): above, its MAC address, user or
+certificate; here, its address. Any other code, as about the request, does not; an identd's answer (IDENT, ui) is up to
+the client."""
 _HEADER = re.compile(r">?(?:ha?)?")
-"""One of the request's header fields, where it has an argument, or all: a user's password may be in it."""
+"""One header field of the request (with an argument), or all: it may hold a user's password."""
 _SAYS_NOTHING = re.compile(
     r"""\{(?: accept(?:-.*)? | cache-control | connection | content-.* | date | dnt | expect | forwarded | from | host
       | if-.* | keep-alive | max-forwards | origin | pragma | proxy-connection | range | referer | sec-.* | te
@@ -37,52 +39,48 @@ _SAYS_NOTHING = re.compile(
       | (?:.*-)?(?:real|client|remote|cluster-client|connecting)-?(?:ip|addr|address|host)(?:v6)? )(?::.*)?\}""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""Fields that are about what is asked for, or by which program, or in which anybody may claim to be anybody."""
+"""Header fields about the request or the client's program, and those in which anybody may claim to be anybody."""
 _OF_A_HELPER = frozenset(("EXT_USER", "EXT_LOG", "EXT_TAG", "TAG", "ue", "ea", "et"))
-"""Codes for what an external helper has answered."""
+"""Codes for an external helper's answers."""
 _OF_A_LOGIN = frozenset(("LOGIN", "ul", "un", "credentials"))
-"""Codes for the user whose password was looked at. %LOGIN and %ul have the client asked for one."""
+"""Codes for the user whose password was checked. %LOGIN and %ul make Squid ask for one."""
 _ASKS_FOR_A_LOGIN = frozenset(("LOGIN", "ul"))
 _TAKES_ANY_PASSWORD = re.compile(r"""["']?(?:.*/)?(?:(?:basic|ntlm)_fake_auth|fakeauth_auth)(?:\.\w+)?["']?""")
-"""Programs of auth_param: whatever name a client says is its own (basic_fake_auth, ntlm_fake_auth, and an old name)."""
+"""Programs of auth_param that accept any name and password (basic_fake_auth, ntlm_fake_auth, and an old name)."""
 _TAKES_ANYBODY = re.compile(r"""["']?(?:.*/)?ext_(?:session|time_quota|delayer)_acl(?:\.\w+)?["']?""")
-"""Programs of external_acl_type that know nobody: the first takes a client from its second request on, the second one
-whom it does not know for five minutes a day, the third makes everybody wait."""
+"""Programs of external_acl_type that identify nobody: the first accepts a client from its second request on, the second
+accepts unknown ones for five minutes a day, the third delays everybody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """What the helper programs of a configuration know."""
+    """What the helper programs of a configuration know about clients."""
 
     anybody_logs_in: bool
-    """Whether clients may be asked for passwords by a program that takes any."""
+    """Whether a program that takes any password may ask clients for one."""
     answers_tell: bool
-    """Whether what the external ones answer says who the client is; also where there are none."""
+    """Whether the external helpers' answers identify the client; True also without such helpers."""
     not_told: frozenset[str]
-    """The external ones that are told nothing of the client, or take anybody, by their names."""
+    """Names of external helpers that are told nothing about the client, or accept anybody."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Which of what a helper may be told, beside addresses and certificates, says who a client is."""
+    """Which of a helper's inputs, beside addresses and certificates, identify the client."""
 
     addresses: bool
     host_names: bool
     logins: bool
-    """The user whose password was looked at, where there is one."""
     answers: bool
-    """Those of external helpers."""
     names: bool
-    """%un: of a login, of a helper's answer and of an identd's, whichever there is."""
+    """%un: the name of a login, a helper's answer or an identd's, whichever exists."""
     notes: bool
 
 
 def helpers(statements: Iterable[Statement], *, addresses_count: bool = True, names_count: bool = True) -> Helpers:
-    """Return what the helper programs of *statements* know.
-
-    *addresses_count*: whether a client's address shows who it is; where X-Forwarded-For is believed it may be any.
-    *names_count*: whether its name does, which whoever runs its reverse zone chooses.
-    """
+    """Return what the helper programs of *statements* know. *addresses_count*: whether a client's address identifies
+    it; a believed X-Forwarded-For may hold any. *names_count*: whether its host name does, which the owner of its
+    reverse zone chooses."""
     statements = list(statements)
     external = [(each.words[1], each.words[2:]) for each in statements if _is_external(each)]
     passwords = [each for each in statements if each.directive == "auth_param"]
@@ -114,7 +112,7 @@ def _asks_an_identd(statement: Statement) -> bool:
 
 
 def _makes_notes(statement: Statement) -> bool:
-    """Say whether there are notes by *statement* that none of those helpers has made."""
+    """Say whether *statement* makes notes that do not come from an external helper."""
     words = statement.words
     return statement.directive in ("note", "url_rewrite_program", "store_id_program") or (
         statement.directive == "acl" and len(words) > 2 and words[2].startswith("annotate_")
@@ -122,8 +120,8 @@ def _makes_notes(statement: Statement) -> bool:
 
 
 def _tells_who(words: Sequence[str], known: _Known) -> bool:
-    """Say whether *words* of an external_acl_type, behind its name, have its helper told who the client is, and the
-    helper is not one that takes anybody."""
+    """Say whether *words* of an external_acl_type, behind its name, tell its helper who the client is, and the helper
+    does not accept anybody."""
     behind_options = list(dropwhile(_HELPER_OPTION.fullmatch, words))
     codes = list(takewhile(lambda word: word.startswith("%"), behind_options))
     takes_anybody = any(_TAKES_ANYBODY.fullmatch(word) for word in behind_options[len(codes) :])

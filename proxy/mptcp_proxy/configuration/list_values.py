@@ -1,10 +1,10 @@
-"""The values of a statement that may have them in a file, as Squid takes them (ConfigParser::strtokFile).
+"""Reads the values of a statement that may have them in a file, as Squid does (ConfigParser::strtokFile).
 
 Rules (Squid 5.7 and 6.13, src/ConfigParser.cc; src/acl/Options.cc):
 
-* a word that begins with a quotation mark, single or double, names a file, up to the next mark of either kind;
-* each line of the file is one value, up to a word that begins with '#'. A line is read in pieces of 2047 bytes;
-* the file ends the statement: words behind it are passed over. So does one that cannot be opened.
+* A word that begins with a quotation mark, single or double, names a file, up to the next mark of either kind.
+* Each line of the file is one value, up to a word that begins with '#'. A line is read in pieces of 2047 bytes.
+* The file ends the statement, even if it cannot be opened: words behind it are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PIECE = 2047
-"""CONFIG_LINE_LIMIT, less the NUL behind it."""
+"""CONFIG_LINE_LIMIT without the NUL."""
 _BLANKS = " \t\n\r"
 _VALUE = re.compile(r"[^ \t\n\r]+(?:[ \t\n\r]+[^ \t\n\r#][^ \t\n\r]*)*")
 _MARKS = ('"', "'")
@@ -23,7 +23,7 @@ _MARKS = ('"', "'")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One value, and where it stands, if that is a file of its own."""
+    """One value, and its place if that is a separate file."""
 
     text: str
     file: str = ""
@@ -31,7 +31,7 @@ class Value:
 
 
 def list_values(words: Sequence[str]) -> Iterator[Value]:
-    """Yield the values that *words*, without flags, stand for."""
+    """Yield the values of *words*, which have no flags."""
     for word in words:
         if (file := listed_file(word)) is None:
             yield Value(word)
@@ -39,24 +39,24 @@ def list_values(words: Sequence[str]) -> Iterator[Value]:
         try:
             text = Path(file).read_bytes() if file else b""
         except (OSError, ValueError):
-            return  # one that cannot be read is Squid's to complain about
+            return  # Squid reports an unreadable file
         yield from _of_file(text, file)
         return
 
 
 def listed_file(word: str) -> str | None:
-    """Return the name of the file that *word* names; None where it is a value itself."""
+    """Return the name of the file that *word* names; None for a value."""
     return re.split("[\"']", word[1:], maxsplit=1)[0] if word.startswith(_MARKS) else None
 
 
 def passed_over(words: Sequence[str]) -> tuple[str, ...]:
-    """Return those of *words* that stand behind a file."""
+    """Return the *words* behind a file."""
     at = next((n for n, word in enumerate(words) if word.startswith(_MARKS)), len(words))
     return tuple(words[at + 1 :])
 
 
 def without_flags(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of an ``acl`` behind its type, less flags before them ("-n") and what may end these ("--")."""
+    """Return the words of an ``acl`` behind its type, without flags ("-n") and their end ("--")."""
     for at, word in enumerate(words):
         if word == "--":
             return tuple(words[at + 1 :])
@@ -74,5 +74,5 @@ def _of_file(text: bytes, file: str) -> Iterator[Value]:
 
 
 def _lines(text: bytes) -> Iterator[bytes]:
-    """Yield the lines with their ends: what ends one counts for the length of a piece."""
+    """Yield the lines with their ends, which count for the length of a piece."""
     return (each + b"\n" for each in text.split(b"\n"))

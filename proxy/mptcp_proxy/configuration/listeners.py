@@ -1,4 +1,4 @@
-"""The listening ports, read from ``http_port`` and ``https_port`` so that each is stated once."""
+"""Reads the listening ports from ``http_port`` and ``https_port``, so that each is stated once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PORT = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]]+):)?(?P<port>[0-
 _REDIRECTED = ("intercept", "transparent")
 _WEB = (80, 443)
 MPTCP = "mptcp"
-"""The option by which a Squid that knows it opens a listener for Multipath TCP (proxy/squid)."""
+"""The http_port option for Multipath TCP of a Squid built with it (proxy/squid)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Listener:
     options: tuple[str, ...]
 
     def overlaps(self, other: Listener) -> bool:
-        """Whether one process cannot bind both: same port, and an address in common."""
+        """Whether one process cannot bind both: same port, and a common address."""
         if self.port != other.port:
             return False
         return any(is_everywhere(each.host) for each in (self, other)) or _same(self.host, other.host)
@@ -41,7 +41,7 @@ class Listener:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this host alone reaches *host*, an address or a name."""
+    """Whether only this host reaches *host*, an address or a name."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -56,7 +56,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that *host* is to Squid, which takes "::ffff:10.0.0.1" for 10.0.0.1; None of a name."""
+    """Return *host* as an address in Squid's reading ("::ffff:10.0.0.1" is 10.0.0.1); None for a name."""
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:
@@ -65,7 +65,7 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def listeners(statements: Iterable[Statement]) -> Iterator[Listener]:
-    """Yield the listeners. Statements that are not well formed are left to Squid's own check."""
+    """Yield the listeners. Squid's own check reports malformed statements."""
     for statement in statements:
         words = statement.words
         if len(words) < 2 or words[0] not in _DIRECTIVES:
@@ -78,8 +78,8 @@ def listeners(statements: Iterable[Statement]) -> Iterator[Listener]:
 def listener_problems(
     found: Iterable[Listener], file: str, any_stated: bool, *, by_mptcp: bool = True, several: bool = False
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the listeners of the configuration *file*. *several*: Squid is to have more than one
-    worker, hence binds each by SO_REUSEPORT (socket(7)), which lets it have "[::]" and an address beside it."""
+    """Yield what is wrong with the listeners of the configuration *file*. *several*: Squid will have several workers,
+    and bind by SO_REUSEPORT (socket(7)), which allows "[::]" beside an address."""
     seen: list[Listener] = []
     for listener in found:
         place = (listener.statement.file, listener.statement.number)
@@ -102,7 +102,7 @@ def listener_problems(
         for earlier in seen:
             apart = listener.statement.conditional or earlier.statement.conditional
             if listener.overlaps(earlier) and not apart:
-                # It serves clients so; what was always refused is a mistake with any number of workers.
+                # This works and serves clients. What always failed is a mistake with any number of workers.
                 works = several and bool(listener.host and earlier.host) and not _same(listener.host, earlier.host)
                 yield Problem(
                     f"{listener.statement.directive} {listener}: the port is already taken by"
@@ -126,15 +126,12 @@ def states_a_port(statements: Iterable[Statement]) -> bool:
 
 
 def with_option(lines: Sequence[PhysicalLine], option: str) -> tuple[PhysicalLine, ...]:
-    """Return *lines*, in which each port statement has *option*.
-
-    There are as many as before: the n-th stands for the n-th.
-    """
+    """Return *lines* with *option* in each port statement, line for line."""
     changed = list(lines)
-    # Nothing is replaced: this goes to Squid.
+    # The macro replaces itself: the result goes to Squid.
     for statement in statements(lines, "${service_name}"):
         if statement.directive not in _DIRECTIVES or len(statement.words) < 2 or option in statement.words:
             continue
-        # After the port, since the rest may end in a comment.
+        # After the port: the rest may end in a comment.
         put(changed, statement, re.sub(r"^\S+\s+\S+", rf"\g<0> {option}", statement.text))
     return tuple(changed)

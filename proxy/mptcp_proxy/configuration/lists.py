@@ -1,15 +1,15 @@
-"""The files whose lines are values of an ``acl``: read once, for the check and for Squid alike.
+"""Copies the files that hold values of an ``acl``, so that the check and Squid read the same bytes.
 
-Squid reads such a list at each reload and each worker by itself when it starts, whoever has changed it since it was
-checked: half an edit would be in force, or end Squid. So it is given copies, and the check judges the same bytes.
+Squid reads such a list at each reload, and each worker at its start, even if someone has changed it since the check:
+half an edit would be in force, or end Squid. So Squid gets copies.
 
 Rules (Squid's src/ConfigParser.cc, strtokFile): a value of an ``acl`` that begins with a quotation mark, single or
-double, names a file up to the next one. Files are read in more ways, which would not be seen here, and are refused:
+double, names a file up to the next mark. Other ways of reading files would escape this check, and are refused:
 
-* names in quotation marks where names of lists stand (``http_access allow "FILE"``, ``acl NAME any-of "FILE"``);
-* a file for a type that takes one value: the next list has what is left of the file, and nothing of its own;
+* names in quotation marks in place of names of lists (``http_access allow "FILE"``, ``acl NAME any-of "FILE"``);
+* a file for a type that takes one value: the next list gets the rest of the file, and nothing of its own;
 * ``parameters("FILE")``, which directives with quoted values take;
-* ``configuration_includes_quoted_values on``, with which a quotation mark means something else.
+* ``configuration_includes_quoted_values on``, which changes the meaning of a quotation mark.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _LIST = re.compile(r"""(["'])(?P<name>[^"'\\]+)\1""")
 _PARAMETERS = re.compile(r"""(?:\w+=)?parameters\(""")
 _RULES = re.compile(r"\w+_access|follow_x_forwarded_for|cache|(?:always|never)_direct|tcp_outgoing_\w+|ssl_bump")
 _OF_ONE_VALUE = frozenset(("random", "max_user_ip", "connections_encrypted"))
-"""Types of which Squid reads no further value (tried with 5.7)."""
+"""Types for which Squid reads only one value (tried with 5.7)."""
 _IN_PLACE = 'the values themselves, or a list of an acl: acl NAME TYPE "FILE"'
 _LONGEST = 64
-"""Characters of the operator's name in that of a copy."""
+"""Characters of the list's name that the copy's name keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,23 @@ class CopiedList:
     """One list, as it was read."""
 
     name: str
-    """As squid.conf has it."""
     copy: Path
-    """What Squid is told instead."""
+    """The name that Squid gets instead."""
     content: bytes | None
-    """None: there is nothing that can be read, and no copy, so that Squid says so."""
+    """None: unreadable. There is no copy then, so Squid says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithLists:
-    """A configuration in which copies stand in the places of lists."""
+    """A configuration that names the copies instead of the lists."""
 
     lines: tuple[PhysicalLine, ...]
-    """As many as before: the n-th stands for the n-th."""
+    """One for each line of before, in the same order."""
     lists: tuple[CopiedList, ...]
     problems: tuple[Problem, ...]
 
     def put(self, directory: Path) -> dict[str, str]:
-        """Write the lists into *directory*, for a trial. Return their names there by those of the copies."""
+        """Write the lists into *directory* for a trial. Return their names there by the names of the copies."""
         there = {}
         for each in self.lists:
             path = directory / each.copy.name
@@ -71,7 +70,7 @@ class WithLists:
         return there
 
     def as_written(self, problem: Problem) -> Problem:
-        """Return *problem* with the operator's names in place of the copies'."""
+        """Return *problem* with the operator's names of lists."""
         names = {str(each.copy): each.name for each in self.lists}
         return replace(
             problem,
@@ -82,7 +81,7 @@ class WithLists:
 
 
 def no_room(lists: Sequence[CopiedList], directory: Path) -> Iterator[Problem]:
-    """Yield that the copies of *lists* which are not there yet do not fit into the file system of *directory*."""
+    """Yield a problem if the missing copies of *lists* do not fit into the file system of *directory*."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     found = os.statvfs(existing)
     free = found.f_bavail * found.f_frsize
@@ -96,21 +95,19 @@ def no_room(lists: Sequence[CopiedList], directory: Path) -> Iterator[Problem]:
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
-    """Return *text* with each of *names* replaced by what it maps to."""
+    """Return *text* with each key of *names* replaced by its value."""
     for name, other in names.items():
         text = text.replace(name, other)
     return text
 
 
 def with_copies(lines: Sequence[PhysicalLine], service_name: str, directory: Path, left: Collection[str]) -> WithLists:
-    """Read the lists that *lines* name, and name their copies in *directory* instead. None is written here.
-
-    *left*: names of files that stay as they are, since only this program writes them.
-    """
+    """Read the lists that *lines* name, and name their copies in *directory* instead. Writes nothing. *left*: names of
+    files that stay, since only this program writes them."""
     changed = list(lines)
     found: dict[str, CopiedList] = {}
     problems: list[Problem] = []
-    # Nothing is replaced: this goes to Squid.
+    # The macro replaces itself: the result goes to Squid.
     for statement in statements(lines, "${service_name}"):
         words = statement.words
         problems.extend(_unseen_files(statement))
@@ -132,7 +129,7 @@ def with_copies(lines: Sequence[PhysicalLine], service_name: str, directory: Pat
                     problems.append(_problem(statement, f"{name}: {error}"))
                     continue
             if found[name].content is None and statement.conditional:
-                # Squid itself does not say so, where this is for another process.
+                # Squid's parse does not report it if the ``if`` is for another process.
                 problems.append(_problem(statement, f"{name} cannot be read"))
             text = _replaced(text, word, f'"{found[name].copy}"')
         if text != statement.text:
@@ -141,28 +138,27 @@ def with_copies(lines: Sequence[PhysicalLine], service_name: str, directory: Pat
 
 
 def _replaced(text: str, word: str, by: str) -> str:
-    """Return *text* with *by* in place of *word*, where that stands by itself."""
     return re.sub(rf"(?<!\S){re.escape(word)}(?!\S)", lambda _: by, text)
 
 
 def _read(name: str, directory: Path) -> CopiedList:
-    """Raises ValueError where that would never end."""
+    """Raises ValueError for a file that might never end."""
     content: bytes | None = None
     with suppress(OSError):
-        # Somebody might put a pipe there, which nobody writes to.
+        # It might be a pipe without a writer.
         descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) and name != os.devnull:
                 raise ValueError("no regular file")
             content = file.read()
-    # With the name, so that two lists of the same content are told apart in what Squid says of them.
+    # With the name, to tell lists of the same content apart in Squid's remarks.
     digest = hashlib.sha256(os.fsencode(name) + b"\0" + (content or b"")).hexdigest()[:16]
     readable = re.sub(r"[^A-Za-z0-9._-]", "_", Path(name).name)[-_LONGEST:]
     return CopiedList(name, directory / f"{digest}-{readable}", content)
 
 
 def _unseen_files(statement: Statement) -> Iterator[Problem]:
-    """Yield that *statement* has Squid read a file in a way that is not followed here."""
+    """Yield a problem if *statement* makes Squid read a file in a way that is not followed here."""
     words = statement.words
     if not words:
         return

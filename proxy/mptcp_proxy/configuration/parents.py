@@ -1,8 +1,8 @@
-"""The parents of a relay: the proxies of ``cache_peer``, to which every request is to go and none past them.
+"""Reads the parents of a relay from ``cache_peer``; every request must go to one of them.
 
-Who goes where is decided by "always_direct", then by "never_direct", each by its first rule that matches
-(src/peer_select.cc). So nothing goes past the parents where never_direct has "allow all" before any "deny all". What an
-operator exempts by other rules, local names for instance, is meant so.
+Squid decides by "always_direct", then by "never_direct", each by its first matching rule (src/peer_select.cc). So
+nothing bypasses the parents if never_direct has "allow all" before any "deny all". Exceptions by other rules, for local
+names for example, are the operator's intent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Parent:
 
     statement: Statement
     host: str
-    """Its name or address, without brackets."""
+    """Name or address, without brackets."""
     port: int
 
     def __str__(self) -> str:
@@ -35,10 +35,7 @@ class Parent:
 
 
 def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
-    """Yield the parents on other hosts: there is one path to this one.
-
-    Statements that are not well formed are left to Squid's own check.
-    """
+    """Yield the parents on other hosts: this host has one path to itself. Squid reports malformed statements."""
     for statement in statements:
         match statement.words:
             case ("cache_peer", host, "parent", port, *_):
@@ -48,7 +45,6 @@ def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
 
 
 def _is_host(text: str) -> bool:
-    """Whether *text* may be a name that a name server knows, or is an address."""
     try:
         ip_address(text)
     except ValueError:
@@ -57,8 +53,7 @@ def _is_host(text: str) -> bool:
 
 
 def _port(text: str) -> int:
-    """Return the port that *text* is to Squid, a number or a name of services(5) (GetService in src/cache_cf.cc); 0
-    where it is none."""
+    """Return the port of *text*, a number or a name of services(5) (GetService in src/cache_cf.cc); 0 for none."""
     if text.isascii() and text.isdigit():
         return int(text) if len(text) < 10 else 0
     try:
@@ -68,7 +63,7 @@ def _port(text: str) -> int:
 
 
 def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:
-    """Yield what keeps the configuration *file* from being a relay's."""
+    """Yield what makes the configuration *file* unfit for a relay."""
     peers = [statement for statement in statements if statement.directive == "cache_peer"]
     if not any(parents(peers)):
         own = next((each for each in peers if len(each.words) > 1 and is_loopback(each.words[1])), None)

@@ -1,6 +1,6 @@
-"""Regular expressions as Squid takes them: POSIX's extended ones, by the C library that it uses (regcomp(3)). Pure.
+"""Matches regular expressions as Squid does: POSIX extended ones, by the C library (regcomp(3)). Pure.
 
-Python's are others: ``[[:alpha:]]``, a letter, is for Python a character of ``[:alph`` and a bracket behind it.
+Python's syntax differs: it takes ``[[:alpha:]]``, a letter, for a character of ``[:alph`` and a bracket.
 """
 
 from __future__ import annotations
@@ -10,34 +10,33 @@ import re
 from collections.abc import Iterable
 
 _FLAGS = 1 | 2 | 8
-"""REG_EXTENDED, REG_ICASE and REG_NOSUB of regex.h: letter case does not count, and only whether it matches."""
+"""REG_EXTENDED, REG_ICASE and REG_NOSUB of regex.h."""
 _ROOM = 64
-"""Numbers of 64 bits: more than any C library's regex_t has."""
+"""64-bit words: larger than any C library's regex_t."""
 _TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\[([:.=])[^\]]*\1\]|[^\]])*\]|\{(?P<least>[0-9]*)(?P<range>,(?P<most>[0-9]*))?\}|.", re.DOTALL
 )
-"""A character, an operator, or a whole bracket expression, in which nothing is an operator."""
+"""A character, an operator, or a whole bracket expression, which contains no operators."""
 _BACKWARD = re.compile(r"\\[1-9]")
-"""What a group has matched, once more: 320 of them kept the C library busy for more than a minute."""
+"""Back references: 320 of them kept the C library busy for more than a minute."""
 _MOST_PARTS = 20_000
-"""With all copies: the C library has of a part that is repeated a copy for each time. The worst that was found took
-110 MB, or 0.3 s. A chain of labels of a host's name, ``([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\.){1,127}``, has 13,700."""
+"""With all copies: the C library copies a part for each repetition. The worst case found took 110 MB, or 0.3 s. A chain
+of labels of a host name, ``([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\.){1,127}``, has 13,700."""
 _MAY_BE_ABSENT = 20
-"""So many parts is an operator by which something may be absent: what they take grows by the square or the cube of
-their number."""
+"""Cost in parts of an optional part: such parts cost the square or the cube of their number."""
 _SPAN = 500
-"""Of ``{least,most}``, the square of the difference divided by this: each copy that may be absent is tied to those
+"""The cost of ``{least,most}`` is the square of the difference divided by this: each optional copy is linked to those
 behind it. ``[a-z]{0,10000}$`` took 1.6 GB."""
 _AT_A_WORD = 400
-"""So many parts is ``\\b``, ``\\B``, ``\\<`` or ``\\>``: ``(\\b.?){100}`` took 1 GB and eight seconds."""
+"""Cost in parts of ``\\b``, ``\\B``, ``\\<`` or ``\\>``: ``(\\b.?){100}`` took 1 GB and eight seconds."""
 _LONGEST = 1000
-"""Bytes; it goes down by one call for each parenthesis, and ends the process where there is no more stack."""
+"""Bytes: regcomp recurses for each parenthesis, and a stack overflow ends the process."""
 
 _LIBRARY = ctypes.CDLL(None)
 
 
 def matches_any(pattern: str, texts: Iterable[str]) -> bool:
-    """Say whether *pattern* matches any of *texts*, in either letter case; also where that cannot be found out."""
+    """Say whether *pattern* matches any of *texts*, ignoring case. True also if that cannot be determined."""
     encoded = pattern.encode("utf-8", "surrogateescape")
     compiled = (ctypes.c_uint64 * _ROOM)()
     if len(encoded) > _LONGEST or b"\0" in encoded or _BACKWARD.search(pattern) or parts(pattern) > _MOST_PARTS:
@@ -53,9 +52,9 @@ def matches_any(pattern: str, texts: Iterable[str]) -> bool:
 def parts(pattern: str) -> int:
     """Return how many characters, bracket expressions and operators *pattern* has, with all copies."""
     around: list[int] = []
-    """What each open group has before it."""
+    """What precedes each open group."""
     before, last = 0, 0
-    """In the innermost group: all but its last part, and this part, to which a repetition applies."""
+    """In the innermost group: all but its last part, and the last part, to which a repetition applies."""
     for token in _TOKEN.finditer(pattern):
         text = token[0]
         if text == "(":
@@ -68,7 +67,7 @@ def parts(pattern: str) -> int:
         elif text == "|":
             before, last = before + last + _MAY_BE_ABSENT, 0
         elif text == "+":
-            last = 2 * last + 1  # a+ is aa* for the C library
+            last = 2 * last + 1  # the C library reads a+ as aa*
         elif token["least"] is not None:
             last = last * _copies(token) + (1 if int(token["least"] or 0) else _MAY_BE_ABSENT) + _span(token)
         else:
@@ -77,7 +76,7 @@ def parts(pattern: str) -> int:
 
 
 def _copies(bounds: re.Match[str]) -> int:
-    """Return how many copies the C library makes by ``{3}``, ``{3,}``, ``{,3}`` or ``{3,5}``."""
+    """Return the number of copies that the C library makes by ``{3}``, ``{3,}``, ``{,3}`` or ``{3,5}``."""
     least = int(bounds["least"] or 0)
     if bounds["range"] is None:
         return max(1, least)
@@ -85,6 +84,5 @@ def _copies(bounds: re.Match[str]) -> int:
 
 
 def _span(bounds: re.Match[str]) -> int:
-    """Return how many parts it counts for that copies of it may be absent."""
     most = int(bounds["most"] or 0)
     return max(0, most - int(bounds["least"] or 0)) ** 2 // _SPAN

@@ -1,21 +1,21 @@
-"""What systemd's unit keeps from its Squid: files that are not seen there, and places where it may not write.
+"""Finds what systemd's unit denies its Squid: files it cannot see, and places it may not write to.
 
-By hand Squid reads lists below /root and writes its logs anywhere; in the unit the same configuration is refused, and
-systemd does not try again. So a check by hand warns. It does so of the file that the unit reads, by the unit's service
-name, alone, and where systemd knows the unit: who tries another file, as laboratory, demo and tests do, hears nothing.
-What systemd says of the unit counts, and with it drop-ins: with one that shows the files there is no warning.
+Started by hand, Squid reads lists below /root and writes its logs anywhere. In the unit the same configuration fails,
+and systemd does not try again. So a check by hand warns, but only about the file that the unit reads, under the unit's
+service name, on a host where systemd knows the unit; tests and demos use other files. The check asks systemd, so
+drop-ins count: one that exposes the files ends the warning.
 
 Rules (systemd.exec(5); src/core/namespace.c):
 
-* of places within each other the innermost counts. Below one that is hidden nothing is seen, whatever is bound there;
-* ``ProtectHome=yes`` hides the three places of homes, ``tmpfs`` has nothing in them but what is bound there;
-* ``PrivateTmp=`` and ``TemporaryFileSystem=`` give the unit places of its own, which are empty at its start;
-* ``ProtectSystem=strict`` leaves to be written /dev, /proc, /sys and homes, about which other settings decide, what
-  ``ReadWritePaths=`` and ``BindPaths=`` name, and the unit's own directories (``RuntimeDirectory=`` and the like);
-* the unit is in /, from where a relative name leads.
+* Of nested places the innermost counts. But below a hidden one nothing is visible, whatever is bound there.
+* ``ProtectHome=yes`` hides the three places of homes; with ``tmpfs`` they hold only what is bound there.
+* ``PrivateTmp=`` and ``TemporaryFileSystem=`` give the unit private places, empty at its start.
+* ``ProtectSystem=strict`` leaves these writable: /dev, /proc, /sys and homes, which have settings of their own; the
+  places of ``ReadWritePaths=`` and ``BindPaths=``; the unit's own directories (``RuntimeDirectory=`` and others).
+* The unit's working directory is /: relative names start there.
 
-Not looked at is ``coredump_dir``: Debian's own squid.conf names a place that the unit may not write to, and Squid goes
-on without it.
+``coredump_dir`` is not checked: Debian's own squid.conf names a place that the unit may not write to, and Squid goes on
+without it.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _READING = re.compile(
       | error_directory | err_page_stylesheet""",
     re.VERBOSE,
 )
-"""Directives whose words may name certificates, keys, helper programs and what these read, or files of Squid's own."""
+"""Directives whose words may name certificates, keys, helper programs and their files, or files of Squid's own."""
 _NAMED = re.compile(r"""(?:[^/"']*[=:])?["']?(?P<name>/(?!/)[^"']*)["']?""")
-"""A word that is the name of a file, or has one behind "=" or ":", and is no URL."""
+"""A word that is a file name, or has one behind "=" or ":", and is no URL."""
 _WRITING = re.compile(r"access_log|icap_log|tls_key_log|cache_log|cache_store_log|cache_swap_state|pid_filename")
 _MODULE = re.compile(r"(?:stdio|daemon):")
 
@@ -70,13 +70,13 @@ _MODULE = re.compile(r"(?:stdio|daemon):")
 class _Access(enum.Enum):
     HIDDEN = enum.auto()
     OWN = enum.auto()
-    """There is a place of this name, but not the host's."""
+    """The unit has a place of this name, but not the host's."""
     READ_ONLY = enum.auto()
     WRITABLE = enum.auto()
 
 
 class _File(NamedTuple):
-    """One that Squid is to read or write to, and what says so."""
+    """A file that Squid reads or writes, and the statement that says so."""
 
     name: str
     what: str
@@ -92,11 +92,11 @@ class Sandbox:
     unit: str
     places: Mapping[Path, _Access]
     writable: tuple[str, ...] = ()
-    """Those that are named for it to write to."""
+    """The places that the unit explicitly makes writable."""
 
     @classmethod
     def of(cls, unit: str, properties: Mapping[str, str]) -> Sandbox:
-        """Return the sandbox of a unit with these *properties*, as systemd has them."""
+        """Return the sandbox of a unit with these *properties*, in systemd's form."""
 
         def listed(name: str) -> list[str]:
             return [each.lstrip("-+") for each in properties.get(name, "").split()]
@@ -128,10 +128,10 @@ class Sandbox:
         return cls(unit, places, tuple(dict.fromkeys(outermost)))
 
     def problem(self, file: _File) -> Problem | None:
-        """Return the warning that the unit's Squid cannot read *file*, or write to it; None where it can."""
+        """Return the warning that the unit's Squid cannot read or write *file*; None if it can."""
         name = os.path.normpath(os.path.join("/", file.name))
         real = os.path.realpath(name)
-        # A symbolic link is to be seen itself, and where it leads to as well.
+        # Both a symbolic link and its target must be visible.
         decided = [self._at(Path(each)) for each in (name, real)]
         place, access = next((each for each in decided if each[1] in (_Access.HIDDEN, _Access.OWN)), decided[-1])
         leads = f" ({file.name} is {real})" if real != file.name else ""
@@ -153,7 +153,6 @@ class Sandbox:
         return Problem(f"{file.what}: {self.unit} {why}{leads}", file.file, file.number, allowed, warning=True)
 
     def _at(self, path: Path) -> tuple[Path, _Access]:
-        """Return the place that decides about *path*, and what is allowed there."""
         around = sorted((each for each in self.places if path.is_relative_to(each)), key=lambda each: len(each.parts))
         place = next((each for each in around if self.places[each] is _Access.HIDDEN), around[-1])
         return place, self.places[place]
@@ -162,8 +161,8 @@ class Sandbox:
 def unit_problems(
     path: Path, lines: Sequence[PhysicalLine], includes: Sequence[Included], service_name: str, role: Role
 ) -> Iterator[Problem]:
-    """Yield what keeps the unit of *role* from working by *lines*, those of *path* with its *includes*, where that is
-    what it reads."""
+    """Yield what keeps the unit of *role* from working with *lines*, if *path* is the file that the unit reads.
+    *includes*: those of *path*."""
     is_its_own = os.path.realpath(path) == os.path.realpath(role.installed)
     if service_name != role.service_name or not is_its_own:
         return
@@ -177,7 +176,6 @@ def unit_problems(
 
 
 def _files(statement: Statement) -> Iterator[_File]:
-    """Yield the files that *statement* has Squid read or write to."""
     words = statement.words
     at = (statement.file, statement.number)
     match words:

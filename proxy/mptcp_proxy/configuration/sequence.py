@@ -1,8 +1,8 @@
-"""Compares what ``squid -k parse`` reads with what these modules take the same lines for. Pure.
+"""Compares how ``squid -k parse`` and these modules read the same lines. Pure.
 
-The last word on all that nobody thought of: Squid announces each statement with "Processing:", as it has joined its
-lines and replaced its macros, whether the ``if`` around it holds or not (parse of 5.7 and 6.13, src/cache_cf.cc), and
-each file that it opens, too. Where the two differ, what was checked is not what is in force.
+This catches what nobody thought of. Squid announces each statement with "Processing:", with its lines joined and macros
+replaced, regardless of any ``if`` (parse of 5.7 and 6.13, src/cache_cf.cc), and each file that it opens. If the two
+differ, what was checked is not what is in force.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _PROCESSING = re.compile(r"Processing: (?P<text>.*)", re.DOTALL)
 _FATAL = re.compile(r"FATAL: ")
 _SHOWN = 100
 _FIRST_PROCESS = {"${process_name}": "squid", "${process_number}": "0"}
-"""What the process that parses puts in their place: it is none of the workers."""
+"""The values in the parsing process, which is no worker."""
 
 
 def differences(said: Sequence[str], everything: Sequence[Statement], allowed: str = "") -> Iterator[Problem]:
-    """Yield where the lines *said* by Squid, without their times, first announce something else than *everything*."""
+    """Yield the first difference between what Squid announces in *said*, without timestamps, and *everything*."""
     announced = [found["text"] for line in said if (found := _PROCESSING.match(line))]
     for line in said:
         if (opened := _FILE.match(line)) and opened["depth"] != "0":
@@ -34,7 +34,7 @@ def differences(said: Sequence[str], everything: Sequence[Statement], allowed: s
         if ours is not None and theirs == _as_announced(ours.text):
             continue
         if theirs is None and any(_FATAL.match(line) for line in said):
-            return  # it came no further, and says why
+            return  # Squid stopped, and says why
         place = ours or everything[index - 1] if everything else None
         yield Problem(
             f"Squid reads {_shown(theirs)} here, this check {_shown(ours.text if ours else None)}: what was checked"

@@ -1,21 +1,21 @@
-"""Reads squid.conf with all its includes into one sequence of lines, each of which knows where it came from.
+"""Reads squid.conf with all its includes into one sequence of lines, each with its file and line number.
 
 Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
 
-* a line ends at its first NUL or carriage return; one of 8191 bytes or more is several for Squid, which is refused. A
-  statement on several lines may have any length;
-* a line whose first character is '#' and an empty line say nothing, also in the middle of a continued line;
-* a line that ends in a backslash goes on in the next one, whose leading blanks are dropped;
-* ``${service_name}`` is replaced; ``${process_name}`` and ``${process_number}`` differ from process to process and
-  are left to Squid;
-* of several ``if`` within each other the innermost one alone decides, whatever the outer ones say;
-* words are apart by blanks and tabs. Before the first and behind the last one, and behind ``if`` and ``include``, there
-  may be other white space of C's (isspace(3)). What else Python takes for white space is none;
-* some directives have two names;
+* A line ends at its first NUL or carriage return. Squid splits a line of 8191 bytes or more; such lines are refused
+  here. A statement on several lines may have any length.
+* Empty lines and lines that begin with '#' are skipped, also within a continued line.
+* A line that ends in a backslash continues in the next one, whose leading blanks are dropped.
+* ``${service_name}`` is replaced here. ``${process_name}`` and ``${process_number}`` differ between processes and are
+  left to Squid.
+* Of nested ``if`` statements only the innermost decides.
+* Blanks and tabs separate words. Other white space of C (isspace(3)) may only stand before the first word, behind the
+  last one, and behind ``if`` and ``include``. What else Python takes for white space is none.
+* Some directives have two names.
 * ``include`` takes names and wildcards, at most 16 deep, and stands for the lines of these files. It has no comment.
 
-Why one sequence: Squid is given a copy in which the includes are resolved. What was checked is then what is in
-force, whatever happens to the files meanwhile, and a worker that Squid has to start again reads the same.
+Why one sequence: Squid gets a copy with the includes resolved. So what was checked is what is in force, even if the
+files change meanwhile, and a worker that Squid restarts reads the same.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ..problem import Problem
 
 MAX_DEPTH = 16
 LONGEST = 8190
-"""Bytes that a line may have: Squid reads pieces of BUFSIZ - 1 bytes, the line's end among them (fgets(3))."""
+"""Most bytes of a line: Squid reads pieces of BUFSIZ - 1 bytes, with the line's end (fgets(3))."""
 SHORT_ENOUGH = f"{LONGEST} bytes; a long statement on several lines, by \\ at the end"
 SPACE = " \t\n\v\f\r"
-"""White space in C's own locale."""
+"""White space in the C locale."""
 _WORD = re.compile(r"[^ \t\n\r]+")
 _APART = re.compile(rf"[^{SPACE}]+[{SPACE}]*(?:#[^{SPACE}]*[{SPACE}]*)*")
-"""A word and the blanks behind it; one that begins with '#' is not apart, for a line would begin with it."""
+"""A word and the blanks behind it. A word that begins with '#' is not split off: a line would begin with it."""
 _BRANCH = re.compile(rf"(if|else|endif)(?:[{SPACE}]+(.*))?", re.DOTALL)
 _INCLUDE = re.compile(rf"include[{SPACE}](.*)", re.DOTALL)
 _INTEGER = re.compile(rf"[{SPACE}]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
@@ -48,7 +48,7 @@ _OTHER_NAMES = {
     "http_access2": "adapted_http_access",
     "no_cache": "cache",
 }
-"""Of directives that are looked for here (second names of NAME in src/cf.data.pre, the same ones in Squid 5.7 to 7)."""
+"""Second names of the directives that are looked for here (NAME in src/cf.data.pre, the same in Squid 5.7 to 7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +62,26 @@ class PhysicalLine:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A whole statement: what Squid acts on. It may have been written on several lines."""
+    """A whole statement, possibly written on several lines."""
 
     text: str
     file: str
     number: int
-    """Of its last line, as in Squid's own messages."""
+    """The number of its last line, as in Squid's own messages."""
     first: int
     last: int
-    """Where it stands in the sequence of physical lines, both ends included."""
+    """Indexes in the sequence of physical lines, both included."""
     applies: bool | None = True
-    """False: never, None: that depends on the process, by the ``if`` that it stands in."""
+    """False: never. None: that depends on the process, by the surrounding ``if``."""
 
     @property
     def conditional(self) -> bool:
-        """Whether it stands in an ``if`` that leaves it out, at least in some processes."""
+        """Whether an ``if`` leaves it out, at least in some processes."""
         return self.applies is not True
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Its words; one that begins with '#' begins a comment. A directive with two names has the usual one here."""
+        """Its words up to a comment ('#'). Of a directive with two names, the usual one."""
         words: list[str] = []
         for word in _WORD.findall(self.text):
             if word.startswith("#"):
@@ -95,35 +95,34 @@ class Statement:
 
     @property
     def included(self) -> tuple[str, ...]:
-        """What an ``include`` names; empty for any other statement."""
+        """The names and wildcards of an ``include``; empty for other statements."""
         found = _INCLUDE.fullmatch(self.text)
         return tuple(re.split(f"[{SPACE}]+", found[1].strip(SPACE))) if found else ()
 
     @property
     def branch(self) -> tuple[str, str] | None:
-        """``if``, ``else`` or ``endif`` and what follows it; None for any other statement."""
+        """``if``, ``else`` or ``endif`` and what follows; None for other statements."""
         found = _BRANCH.fullmatch(self.text)
         return (found[1], found[2] or "") if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Included:
-    """A file that an ``include`` takes, and where that stands."""
+    """A file that an ``include`` names, and the place of the ``include``."""
 
     name: str
-    """What matches a wildcard, or the wildcard itself where nothing does."""
+    """A match of a wildcard, or the wildcard itself if nothing matches."""
     file: str
     number: int
 
 
 def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statement]:
-    """Yield what Squid may act on: all that is written, less the branches of an ``if`` that it never takes."""
+    """Yield the statements that Squid may act on: all but those in branches that are never taken."""
     return (statement for statement in written(lines, service_name) if statement.applies is not False)
 
 
 def last(said: Sequence[Statement], directive: str) -> Statement | None:
-    """Return the statement of *directive* that counts where each replaces the one before. One without a value is left
-    to Squid's own check."""
+    """Return the last statement of *directive* that has a value. Squid's own check reports one without a value."""
     return next((each for each in reversed(said) if each.directive == directive and len(each.words) > 1), None)
 
 
@@ -157,7 +156,7 @@ def written(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Statem
 
 
 def _truth(condition: str) -> bool | None:
-    """Return what an ``if`` says: ``true``, ``false`` or two integers; None where Squid alone knows."""
+    """Return the value of a condition: ``true``, ``false`` or two integers. None: only Squid knows."""
     if condition in ("true", "false"):
         return condition == "true"
     left, equals, right = condition.partition("=")
@@ -166,7 +165,7 @@ def _truth(condition: str) -> bool | None:
 
 
 def _integer(text: str) -> int | None:
-    """Return the number as strtol(3) reads it with base 0: decimal, octal or hexadecimal, and no larger than a long."""
+    """Return the number as strtol(3) with base 0 reads it, clamped to a long. None if *text* is no number."""
     found = _INTEGER.fullmatch(text)
     if found is None:
         return None
@@ -177,7 +176,7 @@ def _integer(text: str) -> int | None:
 
 
 def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...]]:
-    """Return the lines of *path* with its includes in their places, and what could not be read."""
+    """Return the lines of *path* with its includes resolved, and what could not be read."""
     lines, problems, _ = read_with_includes(path, service_name)
     return lines, problems
 
@@ -185,7 +184,7 @@ def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple
 def read_with_includes(
     path: Path, service_name: str
 ) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...], tuple[Included, ...]]:
-    """As :func:`read`, and which files were included."""
+    """Return as :func:`read`, and also which files were included."""
     problems: list[Problem] = []
     includes: list[Included] = []
     lines = tuple(_resolve(str(path), service_name, (), None, problems, includes))
@@ -200,11 +199,8 @@ def _resolve(
     problems: list[Problem],
     includes: list[Included],
 ) -> Iterator[PhysicalLine]:
-    """Yield the lines of *path*, which the include at *place* (None: the command line) named.
-
-    *within*: the files that are being read, each by what the one before includes. Found *problems* and *includes* are
-    added to these.
-    """
+    """Yield the lines of *path*, which the include at *place* (None: the command line) named. *within*: the chain of
+    including files. Append to *problems* and *includes*."""
     within = (*within, os.path.realpath(path))
     try:
         raw = Path(path).read_bytes().split(b"\n")
@@ -220,7 +216,7 @@ def _resolve(
         problems.extend(_branch_problems(lines, service_name))
     position = 0
     for statement in written(lines, service_name):
-        # In a branch that is never taken Squid does not look for the file.
+        # Squid does not look for the file in a branch that is never taken.
         if not statement.included or statement.applies is False or is_command(statement):
             continue
         include = lines[statement.last]
@@ -229,7 +225,7 @@ def _resolve(
             problems.append(Problem(f"includes more than {MAX_DEPTH} deep", include.file, include.number))
         else:
             for name in _included_files(statement, problems, includes):
-                # Read all the same, one that does so twice would be read 2 to the 16th time.
+                # If it were read anyway, a file that includes itself twice would be read 2**16 times.
                 if os.path.realpath(name) in within:
                     problems.append(
                         Problem(f"include {name}: the file would include itself", include.file, include.number)
@@ -252,12 +248,10 @@ def _resolve(
 
 
 def _seen(line: str) -> str:
-    """Return what Squid sees of a line."""
     return line.partition("\0")[0].partition("\r")[0]
 
 
 def _cut_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
-    """Yield the lines of which Squid would see less, or more, than who reads the file."""
     for number, line in enumerate(raw, 1):
         if b"\0" in line:
             yield Problem("a NUL byte: Squid would not see what follows it", path, number)
@@ -271,10 +265,10 @@ def _cut_problems(path: str, raw: Sequence[bytes]) -> Iterator[Problem]:
 
 
 def put(lines: list[PhysicalLine], statement: Statement, text: str) -> None:
-    """Have *text* in the place of *statement*, which was read from *lines*: on its last line, or, where that would be
-    too long, on as many of its lines as it takes."""
+    """Put *text* in the place of *statement*, which was read from *lines*: on its last line, or, if that would be too
+    long, on as many of its lines as needed."""
     if text.endswith("\\"):
-        text += " "  # as it was written: a line that ends in the backslash itself goes on in the next one
+        text += " "  # a line that ends in a backslash would continue in the next one
     there = statement.last - statement.first + 1
     pieces = _pieces(text, there)
     blank = [""] * (there - len(pieces))
@@ -283,7 +277,7 @@ def put(lines: list[PhysicalLine], statement: Statement, text: str) -> None:
 
 
 def _pieces(text: str, most: int) -> list[str]:
-    """Return *text* on several lines, which Squid joins to the same; the last one of *most* has all that is left."""
+    """Split *text* into lines that Squid joins to the same text. The last one of *most* takes all that is left."""
     if size(text) <= LONGEST:
         return [text]
     pieces: list[list[str]] = [[]]
@@ -298,12 +292,12 @@ def _pieces(text: str, most: int) -> list[str]:
 
 
 def size(text: str) -> int:
-    """Return how many bytes it has in a file."""
+    """Return the number of bytes of *text* in a file."""
     return len(text.encode("utf-8", "surrogateescape"))
 
 
 def _branch_problems(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Problem]:
-    """Yield what would begin or end an ``if`` of the file that includes this one: for Squid each file has its own."""
+    """Yield an ``if`` or ``endif`` without its counterpart in this file: for Squid each file has its own."""
     begun: list[Statement] = []
     for statement in written(lines, service_name):
         match statement.branch:
@@ -318,7 +312,7 @@ def _branch_problems(lines: Sequence[PhysicalLine], service_name: str) -> Iterat
 
 
 def is_command(statement: Statement) -> bool:
-    """Say whether an ``include`` takes what a program prints."""
+    """Say whether an ``include`` reads the output of a program."""
     return any(each.lstrip("\"'")[:1] in ("!", "|") for each in statement.included)
 
 
@@ -356,5 +350,5 @@ def _ends_unfinished(lines: Sequence[PhysicalLine]) -> bool:
 
 
 def render(lines: Sequence[PhysicalLine]) -> bytes:
-    """Return the text of one file that says the same as *lines*; its n-th line is the n-th of them."""
+    """Return *lines* as the text of one file, line by line."""
     return "".join(f"{line.text}\n" for line in lines).encode("utf-8", "surrogateescape")

@@ -1,9 +1,8 @@
-"""How many workers Squid has: what squid.conf says, and where it says nothing one for each processor. Pure.
+"""Decides how many workers Squid has: as squid.conf says, else one per processor. Pure.
 
-Squid takes one worker for everything by default, and one worker is one thread: it uses one processor, however many
-there are. Several listen on the same ports. They do not share what Squid keeps
-in a process alone, so where squid.conf has such a thing, one stays the default: it would mean something else with
-several.
+Squid's own default is one worker, which is one thread on one processor. Several workers listen on the same ports, but
+do not share what Squid keeps per process. If squid.conf has such a thing, which would change its meaning with several
+workers, the default stays one.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from .source import PhysicalLine, Statement, last
 DIRECTIVE = "workers"
 _QUEUES = "worker-queues"
 _REVIVAL = "hopeless_kid_revival_delay 10 seconds"
-"""A worker that ended five times, each within ten seconds, is started no more for so long; by itself for an hour."""
+"""Squid gives up a worker that ended five times, each within ten seconds, for this long; by default for an hour."""
 MOST = 128
-"""Each takes some 20 MB at the least; a larger number is a mistake."""
+"""Each worker takes at least 20 MB; a larger number is a mistake."""
 LEAST_SHARED = 8_000_000
-"""Bytes of shared memory for several: with two, 2 MB were measured. Squid ends where it gets none."""
+"""Bytes of shared memory for several workers: two took 2 MB, measured. Squid exits if it gets none."""
 _CACHE_MEM = 256 << 20
-"""Bytes, where squid.conf does not say (Squid's documentation)."""
+"""Bytes; Squid's default (its documentation)."""
 _UNITS = {"bytes": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many there are to be, and why."""
+    """The number of workers, and the reason."""
 
     count: int = 1
     reason: str = ""
-    """Why, where squid.conf does not say how many; empty where it does."""
+    """Empty if squid.conf states the number."""
     alone: Statement | None = None
-    """What each of several would have for itself, where squid.conf has such a thing."""
+    """A statement whose subject each of several workers would have for itself, if there is one."""
 
     @property
     def processes(self) -> int:
-        """How many processes Squid has for them beside its first: several workers have a coordinator."""
+        """Squid's processes beside its first: the workers, and a coordinator for several."""
         return self.count + (self.count > 1)
 
     def __str__(self) -> str:
@@ -56,17 +55,17 @@ def of_processes_alone(said: Sequence[Statement]) -> Statement | None:
         return own
     for statement in said:
         match statement.words:
-            # Who is asked again by another worker has a nonce that it does not know.
+            # Another worker does not know the nonce of a challenge.
             case ("auth_param", "digest", *_):
                 return statement
-            # Rates would be those of each worker.
+            # The rates would apply to each worker.
             case ("delay_pools" | "client_delay_pools", number, *_) if number != "0":
                 return statement
     return None
 
 
 def _own_files(said: Sequence[Statement], shared: bool = False) -> Statement | None:
-    """Return the first cache_dir whose files belong to one process; *shared*: that several would have in common."""
+    """Return the first cache_dir whose files belong to one process; *shared*: only one that workers would share."""
     for each in said:
         match each.words:
             case ("cache_dir", kind, *rest) if kind != "rock":
@@ -77,11 +76,8 @@ def _own_files(said: Sequence[Statement], shared: bool = False) -> Statement | N
 
 
 def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory: int) -> Workers:
-    """Return how many workers *said* asks for on a host of which this process may use so many *processors*.
-
-    *shared_memory*: bytes that are free where processes share it, 0 where it cannot be written.
-    Of a number that makes no sense (``worker_problems`` says so) comes 1.
-    """
+    """Return the workers that *said* asks for on a host with this many usable *processors*. *shared_memory*: free bytes
+    of it, 0 if it is not writable. A meaningless number gives 1 (``worker_problems`` reports it)."""
     stated = last(said, DIRECTIVE)
     alone = of_processes_alone(said)
     if stated is not None:
@@ -98,18 +94,16 @@ def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory
 
 
 def shared_cache(said: Sequence[Statement]) -> int:
-    """Return how many bytes of shared memory the cache in memory comes to take with several workers.
-
-    Its files are as large from the start, but take nothing until something is stored: with ``cache deny all`` nothing
-    is. With ``shared_memory_locking on`` they take all at once (Squid's documentation; measured with 5.7).
-    """
+    """Return how many bytes of shared memory the memory cache takes with several workers. Its files have their full
+    size from the start, but take memory only when something is stored: none with ``cache deny all``, all at once with
+    ``shared_memory_locking on`` (Squid's documentation; measured with 5.7)."""
     if _value(said, "memory_cache_shared") == "off":
         return 0
     return _cache_mem(said) if _caches(said) or _value(said, "shared_memory_locking") == "on" else 0
 
 
 def _caches(said: Sequence[Statement]) -> bool:
-    """Tell whether any answer may be stored. The first rule that holds decides; after the last, its opposite."""
+    """Say whether any answer may be stored. The first matching rule decides, else the opposite of the last."""
     for each in said:
         match each.words:
             case ("cache", "allow", *_):
@@ -124,7 +118,7 @@ def _cache_mem(said: Sequence[Statement]) -> int:
     try:
         return int(float(number) * _UNITS[unit.lower() or "bytes"])
     except (ValueError, KeyError, OverflowError):
-        return _CACHE_MEM  # nothing said, or what Squid itself refuses
+        return _CACHE_MEM  # not stated, or refused by Squid itself
 
 
 def _value(said: Sequence[Statement], directive: str) -> str:
@@ -137,10 +131,8 @@ def _words(said: Sequence[Statement], directive: str) -> tuple[str, ...]:
 
 
 def room_problems(said: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
-    """Yield that a stated number of workers has no room for what they share, of which *shared_memory* bytes are free.
-
-    Squid's workers end by SIGBUS where the file system is full, all of them, until Squid gives up.
-    """
+    """Yield a warning if a stated number of workers does not fit into *shared_memory*, in free bytes. When that file
+    system is full, all workers end by SIGBUS until Squid gives up."""
     statement, cache = last(said, DIRECTIVE), shared_cache(said)
     if statement is None or (_number(statement) or 1) < 2:
         return
@@ -162,7 +154,7 @@ def _megabytes(octets: int) -> str:
 
 
 def not_by_reload(workers: Workers, running: int) -> Problem | None:
-    """Return why Squid, of which so many workers are *running*, cannot have these by a reload; None where it can."""
+    """Return why a Squid with this many *running* workers cannot get *workers* by a reload; None if it can."""
     if workers.alone is None or workers.count > 1 or running == 1:
         return None
     statement = workers.alone
@@ -171,11 +163,11 @@ def not_by_reload(workers: Workers, running: int) -> Problem | None:
 
 
 def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Problem]:
-    """Yield what is wrong with a stated number. Squid says whether it is a number at all."""
+    """Yield what is wrong with a stated number. Squid's own check reports what is no number."""
     stated = last(said, DIRECTIVE)
     count = _number(stated) or 1 if stated else 1
     if count > 1 and (shared := _own_files(said, shared=True)):
-        # Squid 5.7 starts and writes into the same files by each worker.
+        # Squid 5.7 starts, and all workers write into the same files.
         yield Problem(
             f"{' '.join(shared.words[:2])}: {count} workers would write over each other's files",
             shared.file,
@@ -200,22 +192,20 @@ def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Prob
 
 
 def without_workers(lines: Sequence[PhysicalLine], said: Sequence[Statement]) -> tuple[PhysicalLine, ...]:
-    """Return *lines*, which *said* was read from, with nothing said of workers."""
+    """Return *lines*, from which *said* was read, without the directive about workers."""
     gone = {n for each in said if each.directive == DIRECTIVE for n in range(each.first, each.last + 1)}
     return tuple(replace(line, text="") if number in gone else line for number, line in enumerate(lines))
 
 
 def with_workers(lines: Sequence[PhysicalLine], count: int) -> tuple[PhysicalLine, ...]:
-    """Return *lines*, which say nothing of workers, with *count* of them, each with a listener of its own.
+    """Return *lines* with *count* workers, each with its own listening socket (SO_REUSEPORT).
 
-    Each binds a socket of its own (SO_REUSEPORT). Otherwise Squid's coordinator binds one for all and keeps it until it
-    ends: a port that was taken out of the file stayed open after the reload, with nobody to accept what the kernel lets
-    in, and changed options had no effect.
-
-    Where the only worker is given up Squid ends, and is started anew from outside. Of several a coordinator would go on
-    alone, for an hour. What *lines* say of that counts: it comes later.
+    Otherwise Squid's coordinator binds one for all and keeps it until it ends: after a reload a port that was removed
+    from the file stayed open with nobody to accept, and changed options had no effect. If Squid gives up its only
+    worker it exits, and is restarted from outside. With several, the coordinator would go on alone for an hour, hence
+    _REVIVAL; *lines* come later and may override it.
     """
-    # At the beginning: the last line may go on in what follows it.
+    # At the beginning: the last line may end in a backslash.
     first = PhysicalLine("", 0, f"{DIRECTIVE} {count}")
     return (first, PhysicalLine("", 0, _REVIVAL), *with_option(lines, _QUEUES)) if count > 1 else (first, *lines)
 

@@ -1,5 +1,5 @@
-"""``mptcp-proxy doctor``: what stands between this host and a working proxy.
+"""``mptcp-proxy doctor``: finds what keeps this host from being a working proxy.
 
-Each check is a small function from what was read to findings, so that the unit tests can feed it any host's words;
-``gather`` reads, ``probe`` tries kernel features out in a network namespace of its own, ``report`` prints.
+Each check is a small function from input to findings, which unit tests can feed with any host's output. ``gather``
+reads the input, ``probe`` tries kernel features in a network namespace of its own, ``report`` prints.
 """

@@ -1,7 +1,7 @@
-"""What the installed Squid lacks of published cures, and which of it the shipped squid.conf leaves open.
+"""Tells which published fixes the installed Squid lacks, and which weaknesses the shipped squid.conf leaves open.
 
-Source: the changelogs of Debian's packages squid 5.7-2+deb12u6 and 6.13-2+deb13u4; docs/squid-versions.md has the same
-table for people, and a test holds both together.
+Source: the changelogs of Debian's packages squid 5.7-2+deb12u6 and 6.13-2+deb13u4. docs/squid-versions.md has the same
+table; a test keeps both equal.
 """
 
 from __future__ import annotations
@@ -14,39 +14,36 @@ from dataclasses import dataclass
 from mptcp_common.findings import Finding, ok, warn
 
 PACKAGES = ("dpkg-query", "-W", "-f=${db:Status-Status} ${Version}\\n", "squid", "squid-openssl")
-"""The command that prints the versions of Debian's packages that have a Squid."""
+"""Prints the versions of Debian's packages that contain a Squid."""
 _VERSION = re.compile(r"(?:\d+:)?(\d+)\.(\d+)(?:\.\d+)?(?:-\d+(?:\+deb(\d+)u(\d+))?)?")
 _NEVER = 1 << 30
 
 
 class Here(enum.Enum):
-    """What becomes of it behind the shipped squid.conf."""
+    """A weakness's effect behind the shipped squid.conf."""
 
     OPEN = "open"
     REFUSED = "refused"
-    """Its requests are denied."""
     OFF = "not reachable"
-    """The part of Squid is not switched on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advisory:
-    """One weakness and the packages that have its cure."""
+    """A weakness and the packages that fix it."""
 
     id: str
     what: str
     here: Here
     why: str
-    """Why it is open, refused or not reachable."""
     debian12: int | None
-    """The first N of 5.7-2+deb12uN that has the cure; None: none has."""
+    """The first N of 5.7-2+deb12uN with the fix; None: none yet."""
     debian13: int | None
     """The same of 6.13-2+deb13uN; 0: all have it."""
     upstream: tuple[int, int] | None
-    """Squid's own first release with it, where that is known."""
+    """Squid's first release with the fix, if known."""
 
     def cured_in(self, version: str) -> bool:
-        """Say whether a package, or Squid itself where there is none, has the cure. True for what cannot be read."""
+        """Say whether a package's or Squid's own *version* has the fix. True if it cannot be parsed."""
         match = _VERSION.match(version)
         if match is None:
             return True
@@ -117,18 +114,18 @@ ADVISORIES = (
 
 
 def packaged(printed: str) -> str:
-    """Return the version of the installed package, from what PACKAGES prints; empty where there is none."""
+    """Return the installed package's version from the output of PACKAGES; empty if none."""
     words = (line.split() for line in printed.splitlines())
     return next((each[1] for each in words if len(each) == 2 and each[0] == "installed"), "")
 
 
 def lacking(version: str) -> tuple[Advisory, ...]:
-    """Return what *version* has no cure for: that of Debian's package, or Squid's own."""
+    """Return the weaknesses of *version*: Debian's package's, or Squid's own."""
     return tuple(each for each in ADVISORIES if not each.cured_in(version))
 
 
 def advisories(version: str) -> Iterator[Finding]:
-    """*version*: of Debian's package, or Squid's own; empty without Squid, of which another line tells."""
+    """Report weaknesses. *version*: of Debian's package, or Squid's own; empty without Squid."""
     if not version:
         return
     found = lacking(version)

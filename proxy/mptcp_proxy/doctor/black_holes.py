@@ -1,6 +1,6 @@
-"""Paths that drop full-sized packets and tell nobody (path-MTU black holes, RFC 2923, 2.1), as today's subflows show.
+"""Finds paths that silently drop full-sized packets (path-MTU black holes, RFC 2923, 2.1) from current subflows.
 
-Handshake and short packets pass, the first full-sized one does not, and is sent again and again.
+Handshake and short packets pass; the first full-sized one does not, and is retransmitted again and again.
 """
 
 from __future__ import annotations
@@ -17,36 +17,33 @@ from .kernel import lasting_sysctl
 
 SYSCTL = "net.ipv4.tcp_mtu_probing"
 LISTED = ("-Htin", "state", "established")
-"""What ss(8) is asked for."""
 _CHECK = "path-MTU black holes"
 _BASE = 1024
-"""net.ipv4.tcp_base_mss: what probing begins with; smaller segments it would not help."""
+"""net.ipv4.tcp_base_mss, the start of probing: it would not help smaller segments."""
 _TIMEOUTS = 3
-"""In a row without an answer."""
+"""In a row."""
 _CARRIED = 10
-"""Full-sized segments, by which another subflow shows that the connection had something to carry."""
+"""Full-sized segments that another subflow must have carried, to show that the connection had data."""
 _FIELD = re.compile(r"\b(mss|backoff|unacked|bytes_acked):(\d+)")
 _TOKEN = re.compile(r"tcp-ulp-mptcp flags:\w* token:\w+\(id:\d+\)/(\w+)\(")
 
 
 @dataclass(frozen=True, slots=True)
 class Subflow:
-    """One, as ss prints it."""
+    """A subflow in the output of ss."""
 
     remote: str
-    """The client's address on this path."""
     token: str
-    """Of its connection; empty where ss does not tell."""
+    """Of its connection; empty if ss does not show it."""
     mss: int
     backoff: int
-    """Timeouts in a row."""
     unacked: int
     acked: int
-    """Bytes that the client has acknowledged in all."""
+    """Bytes, in all."""
 
 
 def read_subflows(text: str, ports: Collection[int]) -> Iterator[Subflow]:
-    """Read what ss printed of connections at *ports* of this host."""
+    """Parse the output of ss for connections at *ports* of this host."""
     for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
         if len(fields) < 4 or fields[2].rpartition(":")[2] not in set(map(str, ports)):
@@ -59,7 +56,7 @@ def read_subflows(text: str, ports: Collection[int]) -> Iterator[Subflow]:
 
 
 def black_holes(probing: str | None, text: str | None, ports: Collection[int], root: bool) -> Iterator[Finding]:
-    """*probing*: the value of SYSCTL; *text*: what ss printed, None where it did not answer; *ports*: the proxy's."""
+    """Check for black holes. *probing*: value of SYSCTL. *text*: output of ss, or None. *ports*: the proxy's."""
     if probing not in (None, "0"):
         yield ok(_CHECK, f"the kernel finds out how large a packet each path takes ({SYSCTL} is {probing})")
         return
@@ -67,7 +64,7 @@ def black_holes(probing: str | None, text: str | None, ports: Collection[int], r
         return
     subflows = list(read_subflows(text, ports))
     if subflows and not root and not any(each.token for each in subflows):
-        # Older kernels tell who may administer the network alone.
+        # Older kernels show it only with CAP_NET_ADMIN.
         yield unseen(_CHECK, "which subflows are of one connection")
         return
     stuck = _stuck(subflows)
@@ -87,10 +84,8 @@ def black_holes(probing: str | None, text: str | None, ports: Collection[int], r
 
 
 def _stuck(subflows: Collection[Subflow]) -> list[Subflow]:
-    """Return those that time out with their first full-sized segment while their connection goes on elsewhere.
-
-    By an address from which a full-sized one was acknowledged, on whichever connection, these pass.
-    """
+    """Return the subflows that time out with their first full-sized segment while their connection goes on elsewhere.
+    If a client's address acknowledged a full-sized segment on any connection, its path passes them."""
     of_connection = defaultdict(list)
     for each in subflows:
         of_connection[each.token].append(each)

@@ -1,4 +1,4 @@
-"""What one client may take of this host: memory by uploads that nobody reads, and new connections."""
+"""Checks what one client may take of this host: memory by uploads that nobody reads, and new connections."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ from ..configuration.source import Statement, last
 from .kernel import lasting_sysctl
 
 SHARE = 4
-"""One client is to hold a quarter of the host's memory at the most."""
+"""One client may hold at most this fraction (1/4) of the host's memory."""
 RECEIVE_BUFFER = 2 << 20
-"""The third value of net.ipv4.tcp_rmem, bytes, that docs/operator.md recommends where clients are not trusted."""
+"""Bytes: the third value of net.ipv4.tcp_rmem that docs/operator.md recommends for clients that are not trusted."""
 DESCRIPTORS = 65536
-"""Of each worker, by the unit's LimitNOFILE."""
+"""Per worker, by the unit's LimitNOFILE."""
 TABLE = "mptcp_proxy_new_connections"
-"""Of conf/nftables/limit-new-connections.nft."""
+"""In conf/nftables/limit-new-connections.nft."""
 _DIRECTIVE = "client_ip_max_connections"
 _UPLOADS, _OPENED = "memory for one client", "new connections"
 
 
 def connections_of_one_client(said: Sequence[Statement]) -> int:
-    """Return how many connections of one address a worker takes by squid.conf: as many as it has descriptors, where
-    that says nothing."""
+    """Return how many connections of one address a worker accepts by squid.conf, at most one per descriptor."""
     stated = last(said, _DIRECTIVE)
     if stated is None or not stated.words[1].isdigit():
-        return DESCRIPTORS  # -1, as without the directive: any number
+        return DESCRIPTORS  # -1 means no bound
     return min(int(stated.words[1]), DESCRIPTORS)
 
 
 def unread_uploads(
     connections: int, workers: int, sizes: tuple[int, int, int], memory: int, all_tcp: int, file: str
 ) -> Finding:
-    """Compare what uploads of one client may hold with the host's *memory*, and with what all its TCP may have.
+    """Compare what one client's uploads may hold with the host's *memory* and with what all its TCP may have.
 
-    *connections*: of one address with each worker, by squid.conf, *file*; *sizes*: net.ipv4.tcp_rmem (tcp(7)). A
-    connection's buffer grows to the third of these though nobody reads it. *all_tcp*: bytes, the second value of
-    net.ipv4.tcp_mem. Beyond it the kernel saves on every connection of the host.
+    *connections*: of one address with each worker, by squid.conf, *file*. *sizes*: net.ipv4.tcp_rmem (tcp(7)): a
+    connection's buffer grows to the third value even if nobody reads it. *all_tcp*: bytes, the second value of
+    net.ipv4.tcp_mem, beyond which the kernel saves memory on every connection.
     """
     least, middle, largest = sizes
     bound = min(memory // SHARE, all_tcp)
@@ -65,10 +64,7 @@ def unread_uploads(
 
 
 def new_connections(listed: str | None, file: Path) -> Finding:
-    """*listed*: what ``nft list table`` prints of the table that bounds them, nothing where it is not loaded.
-
-    None where that is not known. *file*: what loads it.
-    """
+    """Check the bound on new connections. *listed*: from ``nft list table``, or None if unknown. *file*: loads it."""
     if listed is None:
         return unseen(_OPENED, "whether nftables bounds them")
     if listed.strip():

@@ -1,4 +1,4 @@
-"""What the probe found out about traffic control, sockets and netfilter."""
+"""Reports what the probe found out about traffic control, sockets and netfilter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..places import Role
 from ..shim import FEATURES, LISTEN, left_out, needed
 
 Results = Mapping[str, str | None]
-"""Feature to None where it works, else to the reason; see ``probe``."""
+"""Feature to None if it works, else to the reason; see ``probe``."""
 
 _LINES = {
     HTB: "tc HTB",
@@ -49,7 +49,7 @@ def not_probed(reason: str, root: bool) -> Finding:
 
 
 def of_throttler(results: Results) -> Iterator[Finding]:
-    """What the throttler needs of the kernel: without it nothing is throttled, or no upload, though the proxy works."""
+    """Check the throttler's needs of the kernel: without them nothing, or no upload, is throttled."""
     lacks = dict(lacks_of_kernel(results, _LINES))
     for feature, line in _LINES.items():
         if (lack := lacks.get(feature)) is not None:
@@ -60,7 +60,7 @@ def of_throttler(results: Results) -> Iterator[Finding]:
 
 
 def netfilter(results: Results) -> Iterator[Finding]:
-    """One way to find a packet's subflow is enough."""
+    """Check the ways to find a packet's subflow; one is enough."""
     lacks = dict(lacks_of_kernel(results, BACKENDS))
     for backend in BACKENDS:
         others = [each for each in BACKENDS if each != backend]
@@ -87,18 +87,14 @@ _COUNTED = {
     "zero_reads": "reads of no bytes",
     "postponed_accepts": "clients that waited for a descriptor",
 }
-"""Of ``library_counters``, in the words of the finding."""
 _NOTHING: Mapping[str, int] = {}
 
 
 def in_use(
     environment: Mapping[str, str], loaded: Collection[str], role: Role, counted: Mapping[str, int] = _NOTHING
 ) -> Finding:
-    """Say what the preload libraries do besides Multipath TCP in a Squid that runs.
-
-    *environment*: with which it was started. *loaded*: the libraries that it has, by their names. *counted*: what
-    they counted since (``library_counters``).
-    """
+    """Report what the preload libraries do besides Multipath TCP in a running Squid. *environment*: Squid's at its
+    start. *loaded*: names of its loaded libraries. *counted*: their counters since (``library_counters``)."""
     check = "library features"
     off = left_out(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
     missing = [name for name in needed(off) if name not in loaded]
@@ -120,7 +116,7 @@ _WITHOUT = {Role.PROXY: "listeners are plain TCP", Role.RELAY: "connections to p
 
 
 def shim(results: Results, library: str, build_error: str, role: Role = Role.PROXY) -> Finding:
-    """*library*: where it is; *build_error*: why there is none."""
+    """Report the preload library. *library*: its path. *build_error*: why there is none."""
     why = f"without it Squid's {_WITHOUT[role]}"
     if build_error:
         return fail("preload library", build_error, why, "apt install gcc libc6-dev && mptcp-proxy build-shim")

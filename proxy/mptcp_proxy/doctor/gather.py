@@ -1,4 +1,4 @@
-"""Reads what the checks need, and tries kernel features out without touching this network namespace."""
+"""Gathers what the checks of a proxy need, and tries kernel features outside this network namespace."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _BOUNDS = (
     Path("/usr/share/doc/mptcp-steering-proxy/examples", _NFTABLES),
     _CHECKOUT / _NFTABLES,
 )
-"""What bounds new connections: where the package has it, and a checkout."""
+"""Rules that bound new connections: of the package, and of a checkout."""
 _EXAMPLES = (
     (Path("/etc/mptcp-throttler/throttler.yaml.example"), Path("/etc/mptcp-throttler/policy.yaml.example")),
     (_CHECKOUT / "throttler.yaml", _CHECKOUT / "policy.yaml"),
 )
-"""The throttler's settings and a policy, to be copied and edited: where the package has them, and a checkout."""
+"""The throttler's example settings and policy: of the package, and of a checkout."""
 
 
 def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
@@ -94,14 +94,12 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
 
 
 def _ports_of_clients(checked: Checked) -> set[int]:
-    """Return the ports that others reach than this host's own programs."""
     return {listener.port for listener in checked.listeners if not is_loopback(listener.host)}
 
 
 def _throttler_findings(
     settings: Path, head: dict[str, Any] | None, answer: throttler.Answer, ports: Collection[int], squid_conf: str
 ) -> Iterator[Finding]:
-    """Yield what concerns the throttler and its file of *settings*. *ports*: those of the proxy's *squid_conf*."""
     there = reading.is_hidden(str(settings)) or reading.is_there(settings)
     checked = _throttler("check", "--config", str(settings))[0] if there else None
     examples = next((each for each in _EXAMPLES if all(map(reading.is_there, each))), _EXAMPLES[0])
@@ -112,12 +110,11 @@ def _throttler_findings(
 
 
 def _refused_paths(settings: Path, configuration: Path, checked: Checked, places: Places) -> Iterator[Finding]:
-    """Yield which paths of the policy squid.conf lets nobody in from, where both are good."""
     named = parse_document(reading.text(str(settings)), "").data
     policy = named.get("policy") if isinstance(named, dict) else None
     if checked.errors or not isinstance(policy, str):
         return
-    # Not what was checked, in which copies of lists stand that only the running proxy has.
+    # Not the checked lines: they name copies of lists that only the running proxy has.
     lines, unreadable, _ = read_with_includes(configuration, places.service_name)
     if not unreadable:
         said = list(statements(lines, places.service_name))
@@ -125,14 +122,13 @@ def _refused_paths(settings: Path, configuration: Path, checked: Checked, places
 
 
 def _bounds(checked: Checked, file: str, places: Places, unread: str) -> Iterator[Finding]:
-    """Yield what one client may take. *unread*: what of the *file* may not be read."""
     connections = bounds.connections_of_one_client(list(statements(checked.lines, places.service_name)))
     sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
     if checked.lines and len(sizes) == 3 and not unread:
         least, middle, largest = map(int, sizes)
         page = os.sysconf("SC_PAGE_SIZE")
         memory, pages = os.sysconf("SC_PHYS_PAGES") * page, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
-        # Only the host's own network namespace has it.
+        # Only the initial network namespace has tcp_mem.
         all_tcp = int(pages[1]) * page if len(pages) == 3 else memory
         count = checked.workers.count
         yield bounds.unread_uploads(connections, count, (least, middle, largest), memory, all_tcp, file)
@@ -141,7 +137,7 @@ def _bounds(checked: Checked, file: str, places: Places, unread: str) -> Iterato
 
 
 def instance(checked: Checked, file: str, places: Places, role: Role, library: str) -> Iterator[Finding]:
-    """Yield what concerns one instance in either role: its configuration *file*, its ports, what it may have."""
+    """Yield the findings about one instance of either role: configuration *file*, ports, limits."""
     profiles = "/sys/kernel/security/apparmor/profiles"
     yield host.apparmor(
         None if reading.is_hidden(profiles) else reading.text(profiles),
@@ -155,7 +151,7 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
     yield from host.service(outcome, role)
     yield from _room(places)
     own, in_force = own_processes(places), _ports_in_force(places)
-    # Without the right to look at it there is nothing to say.
+    # Without the right to read it there is nothing to report.
     if own and (entries := reading.text(f"/proc/{min(own)}/environ")):
         environment = dict(each.partition("=")[::2] for each in entries.split("\0"))
         maps = reading.text(f"/proc/{min(own)}/maps")
@@ -169,8 +165,7 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
 
 
 def _handing_over() -> tuple[str | None, bool]:
-    """Return the rules of packet filters, None where only root may see them, and whether some mark has packets for any
-    address delivered here."""
+    """Return the packet filter rules (None: only root sees them), and whether a mark delivers any address locally."""
     rules = [("nft", "list", "ruleset"), *((each, "-t", "mangle") for each in ("iptables-save", "ip6tables-save"))]
     marked = {str(each["table"]) for each in reading.listed("ip", "-j", "rule") if each.get("fwmark")}
     local = any("local default dev lo" in reading.output("ip", "route", "show", "table", each) for each in marked)
@@ -178,7 +173,7 @@ def _handing_over() -> tuple[str | None, bool]:
 
 
 def _outcome(places: Places) -> tuple[Outcome | None, str]:
-    """Return what the supervisor says; None where none runs, or with a reason why that is not known."""
+    """Return the supervisor's outcome, or None with a reason; without a reason no supervisor runs."""
     try:
         return read_outcome(places.reloads), ""
     except ReloadError as error:
@@ -186,7 +181,7 @@ def _outcome(places: Places) -> tuple[Outcome | None, str]:
 
 
 def _room(places: Places) -> Iterator[Finding]:
-    """Yield whether there is room where the proxy writes; directories are made at its start."""
+    """Yield whether there is room where the proxy writes. The directories are made at its start."""
     lost = "requests are served without a line in the logs"
     refused = "reloads are refused, and requests for new addresses of this host may pass"
     for directory, what in ((places.logs, lost), (places.runtime, refused)):
@@ -203,10 +198,8 @@ def _ports_in_force(places: Places) -> frozenset[int]:
 
 
 def own_processes(places: Places) -> frozenset[int]:
-    """Return Squid's processes of an instance that runs; none where none does.
-
-    A configuration may have its pid_filename elsewhere, or none: then the supervisor's children are asked.
-    """
+    """Return the Squid processes of an instance; empty if it does not run. The configuration may place its pid_filename
+    elsewhere or omit it. Then look at the supervisor's children."""
     running = {pid_in(places.pid_file, "squid")} - {None}
     outcome = None if running else _outcome(places)[0]
     if outcome is not None:
@@ -215,7 +208,7 @@ def own_processes(places: Places) -> frozenset[int]:
 
 
 def _reverse_path_filters() -> dict[str, int]:
-    # The names may hold dots (VLANs), so the directory is read instead of a sysctl by name.
+    # Names may contain dots (VLANs), so read the directory instead of a sysctl by name.
     found = Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")
     return {path.parent.name: int(path.read_text()) for path in found}
 
@@ -223,7 +216,7 @@ def _reverse_path_filters() -> dict[str, int]:
 def _interfaces() -> frozenset[str]:
     with IPRoute() as routes:
         addresses = routes.get_addr(family=socket.AF_INET)
-        # Not the label of an address, which may be another one: eth0:1.
+        # Not the address's label, which may differ: eth0:1.
         return frozenset(_name(address["index"]) for address in addresses) - {"lo", ""}
 
 
@@ -231,11 +224,10 @@ def _name(index: int) -> str:
     try:
         return socket.if_indextoname(index)
     except OSError:
-        return ""  # it is gone
+        return ""  # the interface is gone
 
 
 def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, throttler.Answer]:
-    """Return what the throttler says of itself, None where it does not; and how the command ended."""
     answer, text = _throttler("status", "--json", "--brief", "--config", str(settings))
     try:
         head: dict[str, Any] = json.loads(text)
@@ -245,7 +237,6 @@ def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, throttler.An
 
 
 def _throttler(*arguments: str) -> tuple[throttler.Answer, str]:
-    """Run the other command of this environment; return what it says, and its standard output."""
     command = [sys.executable, "-I", "-m", "mptcp_throttler.cli", *arguments]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""Reads what the checks of a relay need. It opens a connection to each address of each parent, and closes it again."""
+"""Gathers what the checks of a relay need. It opens a trial connection to each address of each parent."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _CONNECT, _JOIN = 5.0, 5.0
 """Seconds for a connection, and then for its second subflow."""
 _INTERVAL = 0.05
 _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 284, 1, 1
-"""linux/mptcp.h: struct mptcp_info begins with the number of additional subflows; its bytes 8 to 11 are flags, 12 to 15
-our token."""
+"""linux/mptcp.h: struct mptcp_info begins with the number of additional subflows; bytes 8-11: flags, 12-15: our
+token."""
 _SYSCTLS = ("sysctl checksum", "sysctl scheduler", "sysctl path manager")
-"""Those of the proxy's that matter at this end, too."""
+"""The proxy's checks that matter for a relay too."""
 
 
 def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iterator[Finding]:
@@ -96,17 +96,15 @@ def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Itera
 
 
 def _addresses(of: Iterable[str]) -> list[str]:
-    """Return the addresses of these goals, each once."""
     return [goal.rpartition(":")[0].strip("[]") for goal in dict.fromkeys(of)]
 
 
 def _outgoing(checked: Checked, places: Places) -> list[str]:
-    """Return the addresses from which Squid itself is told to connect."""
     found: list[str] = []
     for statement in statements(checked.lines, places.service_name):
         match statement.words:
             case ("tcp_outgoing_address", address, *_):
-                # It may be a name.
+                # The address may be a name.
                 with suppress(OSError, UnicodeError):
                     found.extend(_addresses(goals(address.strip("[]"), 0)))
     return found
@@ -118,7 +116,7 @@ def _limit() -> int | None:
 
 
 def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
-    """Return the addresses of what has a default route, and the endpoints from which subflows are opened."""
+    """Return the addresses with a default route, and the endpoints from which subflows are opened."""
     device_of = {
         str(address["local"]): str(link["ifname"])
         for link in reading.listed("ip", "-j", "address", "show")
@@ -151,32 +149,30 @@ def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
 
 
 def _bound(uplink: Uplink, outgoing: Collection[str]) -> str:
-    """Return the interface to which all subflows from *uplink* are bound, empty where routes alone decide.
-
-    *outgoing*: the addresses to which Squid binds its sockets, which are the first subflows, and these to no interface.
-    With rp_filter=1 packets that come in are dropped where an answer without that interface would leave by another.
-    """
+    """Return the interface to which all subflows from *uplink* are bound; empty if only routes decide. *outgoing*:
+    addresses to which Squid binds its sockets. These are the first subflows, and are bound to no interface. With
+    rp_filter=1 the kernel drops incoming packets if an answer without that binding would leave by another interface."""
     if uplink.address in outgoing:
         return ""
-    # The larger of the two counts (ip-sysctl.rst). Names may hold dots (VLANs), so that it is no sysctl by its name.
+    # The larger value holds (ip-sysctl.rst). Names may contain dots (VLANs), so this does not use a sysctl by name.
     of = [reading.text(f"/proc/sys/net/ipv4/conf/{each}/rp_filter").strip() for each in ("all", uplink.bound)]
     return "" if uplink.family == 4 and max(of) == "1" else uplink.bound
 
 
 def _device(to: str, uplink: Uplink, bound: str) -> str:
-    """Return by which interface subflows from *uplink* that are *bound* to one leave; empty where there is no route."""
+    """Return the interface by which subflows from *uplink*, *bound* to an interface, leave; empty without a route."""
     found = reading.listed("ip", "-j", "route", "get", to, "from", uplink.address)
     device = str(found[0].get("dev", "")) if found else ""
     if bound in ("", device):
         return device
-    # By "fibmatch" there has to be a route: without one by that interface IPv4 takes all the world for its neighbours.
-    # To IPv6 an interface is a wish where there is a source; what depends on the source was found above.
+    # "fibmatch" requires a route: without one by that interface IPv4 takes all the world for neighbours. For IPv6 with
+    # a source, an interface is only a preference; what depends on the source was found above.
     source = ("from", uplink.address) if uplink.family == 4 else ()
     return bound if reading.listed("ip", "-j", "route", "get", "fibmatch", to, *source, "oif", bound) else ""
 
 
 def _tables() -> frozenset[int]:
-    """Return the routing tables that something is in, those of the kernel's own names left out."""
+    """Return the numbers of the routing tables that are not empty, without the kernel's named ones."""
     routes = [
         each for family in "46" for each in reading.listed("ip", "-j", f"-{family}", "route", "show", "table", "all")
     ]
@@ -185,7 +181,7 @@ def _tables() -> frozenset[int]:
 
 
 def _unloaded(pids: frozenset[int]) -> int:
-    """Return how many of *pids* run Squid without the preload library; only root may look."""
+    """Return how many of *pids* run Squid without the preload library. Only root may look."""
     maps = [reading.text(f"/proc/{pid}/maps") for pid in pids]
     return sum("/squid" in text and shim.LISTEN not in text for text in maps)
 
@@ -201,7 +197,7 @@ def _attempt(goal: str) -> Attempt:
             # A join waits for the parent's first acknowledgement of data (RFC 8684, 3.1). An empty line before a
             # request is no request (RFC 9112, 2.2).
             connection.sendall(b"\r\n")
-            # The counter may be another connection's of the same moment: it is in force then, too.
+            # The counter may have counted another connection at that moment. Then the kernel has given up as well.
             return replace(_subflows(connection, goal), given_up=watch.in_force() is not None)
     except OSError as error:
         return Attempt(goal, reason(error))
@@ -215,15 +211,15 @@ def _subflows(connection: socket.socket, goal: str) -> Attempt:
         try:
             info = connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 256)
         except OSError:
-            # A connection that became plain TCP has no such option.
+            # A connection that fell back to plain TCP lacks this option.
             return Attempt(goal)
         if int.from_bytes(info[8:12], sys.byteorder) & _FALLBACK:
             return Attempt(goal)
         if info[0]:
-            # The kernel counts a subflow from its first packet on, be it one that nobody answers.
+            # The kernel counts a subflow from its first packet on, even if nobody answers.
             answered = subflows_now(goal, int.from_bytes(info[12:16], sys.byteorder))
             if not answered and os.geteuid() != 0:
-                # Older kernels tell which subflow is whose only to who may administer the network.
+                # Older kernels show the connection of a subflow only with CAP_NET_ADMIN.
                 return Attempt(goal, multipath=True, subflows=None)
             subflows = 1 + info[0] if answered is None else max(1, answered)
     return Attempt(goal, multipath=True, subflows=subflows)

@@ -1,4 +1,4 @@
-"""Squid, what may keep it from loading the preload library, ports, and descriptors."""
+"""Checks Squid, what may keep it from loading the preload library, ports, and descriptors."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def squid(found: Squid | None) -> Finding:
 
 
 def listeners(found: Squid) -> Finding:
-    """Say by what Squid's listeners take Multipath TCP."""
+    """Report what opens Squid's listeners for Multipath TCP."""
     if found.multipath:
         return ok("listeners", f"Squid opens them for Multipath TCP by its own option mptcp, which {found.path} knows")
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
 def hidden(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
-    """Return what of the configuration who asks may not read, if something. *is_hidden*: of a file."""
+    """Return the part of the configuration that the caller may not read, or an empty string. *is_hidden*: of a file."""
     named = (name for each in checked.errors for name in (each.file, *_PATH.findall(each.text)))
     return next((name for name in named if is_hidden(name)), "")
 
 
 def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> Finding:
-    """*unread*: what of it is hidden."""
+    """Check the configuration. *unread*: the part of it that is hidden."""
     if unread:
         return unseen("configuration", f"whether {file} is good, for {unread} is not for everybody")
-    # That Squid is missing has a line of its own.
+    # A missing Squid has its own line.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
     if not errors and checked.of_unit:
         more = f", and {len(checked.of_unit) - 1} more" if len(checked.of_unit) > 1 else ""
@@ -73,7 +73,7 @@ def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> 
 
 
 def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: str, role: Role) -> Finding:
-    """*outcome*: of this instance's supervisor; None where none runs, or *unknown* says why that is not known."""
+    """Check the last reload. *outcome*: this instance's; None if none runs, or if *unknown* says why."""
     if unknown:
         return unseen(_RELOAD, "whether the running one does what its file says")
     if outcome is None:
@@ -95,7 +95,7 @@ def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: 
 
 
 def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
-    """Yield what this instance's supervisor says of itself, where one runs and may be asked."""
+    """Yield what this instance's supervisor reports of itself, if it is known."""
     if outcome is None:
         return
     if outcome.troubles:
@@ -107,7 +107,7 @@ def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
 
 
 def room(directory: Path, is_full: bool, what: str, remedy: str) -> Finding:
-    """Say whether there is room in *directory*; *what* comes of it where there is none."""
+    """Report whether *directory* has room. *what*: the consequence if not."""
     check = f"room in {directory}"
     if is_full:
         return warn(check, "its file system is full", what, remedy)
@@ -115,8 +115,8 @@ def room(directory: Path, is_full: bool, what: str, remedy: str) -> Finding:
 
 
 def apparmor(profiles: str | None, local: str, library: str, service_name: str) -> Finding:
-    """*profiles*: apparmor/profiles in /sys/kernel/security, None: hidden; *local*: local/usr.sbin.squid in
-    /etc/apparmor.d."""
+    """Check AppArmor. *profiles*: /sys/kernel/security/apparmor/profiles, None if hidden. *local*:
+    /etc/apparmor.d/local/usr.sbin.squid."""
     if profiles is None:
         return unseen("AppArmor", "whether a profile for Squid is enforced")
     enforced = re.search(r"^(?:/usr/sbin/)?squid \(enforce\)$", profiles, re.MULTILINE)
@@ -148,7 +148,7 @@ def ports(
     role: Role = Role.PROXY,
     in_force: Collection[int] = (),
 ) -> Iterator[Finding]:
-    """*own*: processes of the proxy that runs already, which is to listen on the ports *in_force*."""
+    """Check each port. *own*: processes of the running proxy, which listens on the ports *in_force*."""
     known = tuple(sockets)
     for listener in checked.listeners:
         name = f"port {listener.port}"
@@ -190,11 +190,8 @@ def ports(
 
 
 def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -> Iterator[Finding]:
-    """Yield whether each transparent listener is handed the connections that it is for.
-
-    *packet_filter*: the rules, as nft and iptables-save print them; None: not known. *delivering*: by some mark packets
-    for any address are routed to this host.
-    """
+    """Check that each transparent listener gets its connections. *packet_filter*: the rules of nft and iptables-save;
+    None: not known. *delivering*: some mark routes packets for any address to this host."""
     for listener in checked.listeners:
         if "tproxy" not in listener.options:
             continue
@@ -211,7 +208,7 @@ def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -
 
 
 def descriptors(hard_limit: int, file_nr: str) -> Finding:
-    """*hard_limit*: RLIMIT_NOFILE, -1 for none; *file_nr*: /proc/sys/fs/file-nr (proc(5))."""
+    """Check descriptors. *hard_limit*: RLIMIT_NOFILE, -1 for none. *file_nr*: /proc/sys/fs/file-nr (proc(5))."""
     fields = [int(field) for field in file_nr.split()]
     free = fields[2] - fields[0] if len(fields) == 3 else _DESCRIPTORS
     why = "each transfer takes two descriptors; without more, clients wait"

@@ -1,4 +1,4 @@
-"""MPTCP in the kernel, its settings (Documentation/networking/mptcp-sysctl.rst), routing and congestion control."""
+"""Checks MPTCP in the kernel, its settings (Documentation/networking/mptcp-sysctl.rst), routing, congestion control."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SYSCTLS = (
     "net.core.wmem_max",
 )
 SEND_BUFFER = 2 << 20
-"""What net.core.wmem_max is to allow: half of the largest buffer that the throttler gives a subflow (socket(7))."""
+"""Minimum for net.core.wmem_max: half of the largest buffer that the throttler gives a subflow (socket(7))."""
 _SOCKET = "kernel MPTCP"
 _LIMITS, _ENDPOINTS = "path manager", "endpoints"
 _BY_MULTIPATH = {
@@ -48,7 +48,7 @@ _WITHOUT = {
 
 
 def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Finding:
-    """*error*: errno of socket(2) with IPPROTO_MPTCP, None when a socket came."""
+    """Check for MPTCP sockets. *error*: errno of socket(2) with IPPROTO_MPTCP, or None."""
     why = _WITHOUT[role]
     if error is None:
         return ok(_SOCKET, f"Linux {release} gives MPTCP sockets")
@@ -62,10 +62,8 @@ def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Fi
 
 
 def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Iterator[Finding]:
-    """*values*: sysctl name to value; a name that this kernel lacks is not in it.
-
-    *steers*: the throttler runs with the path manager in user space, which its rules by order need. None: not known.
-    """
+    """Check sysctls. *values*: by name; a name that this kernel lacks is missing. *steers*: the throttler runs with the
+    path manager in user space, which its rules by order need. None: not known."""
     if values.get("net.mptcp.allow_join_initial_addr_port", "1") == "0":
         yield fail(
             "sysctl join address",
@@ -105,7 +103,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         )
     else:
         yield ok("sysctl send buffer", "send buffers may be large enough for low caps")
-    # net.mptcp.path_manager (Linux 6.16) names what pm_type numbers.
+    # net.mptcp.path_manager (Linux 6.16) gives the name for pm_type's number.
     manager = values.get("net.mptcp.path_manager") or {"0": "kernel", "1": "userspace"}.get(
         values.get("net.mptcp.pm_type", "0"), "unknown"
     )
@@ -128,7 +126,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
 
 
 def path_manager_limits(text: str) -> Finding:
-    """*text*: what ``ip mptcp limits show`` prints (ip-mptcp(8))."""
+    """Check the limits. *text*: the output of ``ip mptcp limits show`` (ip-mptcp(8))."""
     match = re.search(r"subflows (\d+)", text)
     if match is None:
         return warn(
@@ -149,8 +147,8 @@ def path_manager_limits(text: str) -> Finding:
 
 
 def endpoints(found: Sequence[Mapping[str, Any]], listening: Collection[str]) -> Finding:
-    """*found*: what ``ip -j mptcp endpoint show`` prints; *listening*: the addresses on which the proxy's ports are, as
-    ss(8) prints them."""
+    """Check the proxy's endpoints. *found*: from ``ip -j mptcp endpoint show``. *listening*: addresses of the proxy's
+    ports, in the form of ss(8)."""
     opening = [each for each in found if each.get("subflow") or each.get("fullmesh")]
     everywhere = {"*", "0.0.0.0", "[::]"} & set(listening)
     unheard = [
@@ -188,13 +186,13 @@ def _deleting(endpoints: Sequence[Mapping[str, Any]]) -> str:
 
 
 def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -> Finding:
-    """*values*: net.ipv4.conf.NAME.rp_filter by NAME; *interfaces*: those with an address, without lo."""
+    """Check rp_filter. *values*: net.ipv4.conf.NAME.rp_filter by NAME. *interfaces*: with an address, without lo."""
     general = values.get("all", 0)
     # ip-sysctl.rst: the larger of "all" and the interface's own value holds; 1 is strict.
     strict = sorted(name for name in interfaces if max(general, values.get(name, 0)) == 1)
     if len(interfaces) < 2 or not strict:
         return ok("rp_filter", "no subflow is lost to strict reverse-path filtering")
-    # A dot within a name (VLANs) is a slash for sysctl(8), which takes all other dots for slashes.
+    # sysctl(8) takes dots for slashes, so a dot within a name (VLANs) is written as a slash.
     commands = [lasting_sysctl(f"net.ipv4.conf.{name.replace('.', '/')}.rp_filter", "2") for name in strict]
     return warn(
         "rp_filter",
@@ -220,7 +218,7 @@ def congestion_control(values: Mapping[str, str]) -> Finding:
 
 
 def congestion_control_by_multipath(values: Mapping[str, str], modules: str, role: Role = Role.PROXY) -> Finding:
-    """Whether "mptcp-proxy run" can have its default, bbr. *modules*: modules.dep of this kernel (depmod(8))."""
+    """Check for bbr, the default of "mptcp-proxy run". *modules*: modules.dep of this kernel (depmod(8))."""
     if "bbr" in values.get("net.ipv4.tcp_available_congestion_control", "").split():
         return ok(_BY_MULTIPATH[role], "bbr is there")
     if re.search(r"(?:^|/)tcp_bbr\.ko", modules, re.MULTILINE):

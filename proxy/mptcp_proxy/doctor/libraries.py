@@ -1,4 +1,4 @@
-"""Shared libraries that the throttler loads."""
+"""Checks shared libraries that the throttler loads."""
 
 from __future__ import annotations
 

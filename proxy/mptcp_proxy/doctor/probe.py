@@ -1,6 +1,6 @@
-"""Tries kernel features out. To be run in a network namespace that goes away with the process; see ``gather``.
+"""Tries kernel features. Run in a temporary network namespace; see ``gather``.
 
-Prints one JSON object: feature to null where it works, else to the reason. What the throttler needs is tried by its own
+Prints one JSON object: feature to null if it works, else to the reason. The throttler's needs are tried by its own
 ``kernel.feature_probe``.
 """
 
@@ -27,7 +27,7 @@ listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
 listener.bind(("::", 3128))
 print(listener.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL))
 """,
-    # That nobody is there to be connected to does not matter.
+    # It does not matter that nobody listens there.
     Role.RELAY: """
 import socket, sys
 connection = socket.socket()

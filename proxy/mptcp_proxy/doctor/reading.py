@@ -1,4 +1,4 @@
-"""What checks of both roles read of the host, and the trial of kernel features, which leaves its namespace alone."""
+"""Reads what the checks of both roles need of the host, and runs the probes of kernel features."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def text(path: str) -> str:
 
 
 def is_hidden(path: str) -> bool:
-    """Say whether something keeps who asks from reading *path*, as it does not keep root."""
+    """Say whether permissions keep this user, unlike root, from reading *path*."""
     try:
         with Path(path).open("rb"):
             return False
@@ -35,7 +35,7 @@ def is_hidden(path: str) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Say whether *path* is seen to be there; by itself Path raises an error where a directory is for others."""
+    """Say whether *path* is known to exist. Path.exists raises an error below a directory closed to this user."""
     try:
         path.stat()
     except OSError:
@@ -51,14 +51,14 @@ def sysctl(key: str) -> str | None:
 
 
 def modules() -> str:
-    """Return modules.dep of this kernel (depmod(8)), empty where there is none."""
+    """Return modules.dep of this kernel (depmod(8)), or an empty string."""
     return text(f"/lib/modules/{os.uname().release}/modules.dep")
 
 
 def output(*command: str) -> str:
-    """Return what *command* prints, empty where it cannot be run or takes too long."""
+    """Return the output of *command*; empty if it fails to run or takes too long."""
     try:
-        # Names of interfaces, for one, may be bytes that are no text in any encoding.
+        # Some output, as interface names, may be bytes in no encoding.
         answer = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
         )
@@ -68,7 +68,7 @@ def output(*command: str) -> str:
 
 
 def listed(*command: str) -> list[dict[str, Any]]:
-    """Return the JSON list that a command prints; an empty one where it prints none."""
+    """Return the JSON list that a command prints; an empty one if it prints none."""
     try:
         answer: list[dict[str, Any]] = json.loads(output(*command) or "[]")
     except json.JSONDecodeError:
@@ -85,10 +85,7 @@ def mptcp_error() -> int | None:
 
 
 def library() -> tuple[str, str]:
-    """Return the first preload library, and why it or the other is not there.
-
-    None is built here: a doctor only looks.
-    """
+    """Return the first preload library, and why it or the other is missing. Builds nothing."""
     error = ""
     for name in (shim.TURNS, shim.LISTEN):
         found = shim.DEFAULT_LIBRARY.with_name(name)
@@ -106,10 +103,8 @@ def library() -> tuple[str, str]:
 
 
 def probe(role: Role, library: str) -> tuple[Results, str]:
-    """Run the probe, and for the proxy the throttler's own, in network namespaces that go away.
-
-    Return their results, or why one could not be run.
-    """
+    """Run the probe, and for the proxy the throttler's own, in temporary network namespaces. Return their results, or
+    why one could not be run."""
     built = [library] if Path(library).is_file() else []
     results, refusal = in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *built])
     if role is Role.PROXY and not refusal:
@@ -119,7 +114,7 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
 
 
 def _probe_throttler() -> tuple[Results, str]:
-    # Where nobody has loaded it iptables is tried only if nftables does not work.
+    # If iptables is not loaded, it is tried only when nftables does not work.
     others = [each for each in BACKENDS if each != BY_IPTABLES]
     loaded = [BY_IPTABLES] if IPTABLES_THERE.exists() else []
     module = "mptcp_throttler.kernel.feature_probe"

@@ -1,4 +1,4 @@
-"""Paths of the throttler's policy from which squid.conf lets no client in."""
+"""Finds paths of the throttler's policy from which squid.conf lets no client in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHECK = "clients of the paths"
 
 
 def prefixes(policy: str) -> Iterator[tuple[str, str]]:
-    """Yield the paths of a *policy*, the text of a file without mistakes, each with each prefix of its clients."""
+    """Yield each path of a *policy*, the text of a good file, with each of its client prefixes."""
     data = parse_document(policy, "").data
     paths = data.get("paths") if isinstance(data, dict) else None
     for name, path in paths.items() if isinstance(paths, dict) else ():
@@ -25,7 +25,7 @@ def prefixes(policy: str) -> Iterator[tuple[str, str]]:
 
 
 def refused_paths(policy: str, said: Sequence[Statement], file: str) -> Iterator[Finding]:
-    """*said*: by squid.conf, *file*. What may be let in, if only in part or by a password, is no finding."""
+    """Check the paths. *said*: the statements of squid.conf, *file*. Partial access, or with a password, is enough."""
     let_in = perhaps_let_in(said)
     found = list(prefixes(policy))
     if let_in is None or not found:
@@ -50,11 +50,11 @@ def _may_come(prefix: str, let_in: Addresses) -> bool:
     try:
         return bool(Addresses.of(prefix) & let_in)
     except ValueError:
-        return True  # it is the policy's mistake
+        return True  # a mistake of the policy
 
 
 def _is_clients(said: Sequence[Statement]) -> bool:
-    """Say whether a list of addresses is called "clients" and let in, as in the shipped squid.conf."""
+    """Say whether a list of addresses named "clients" is let in, as in the shipped squid.conf."""
     is_list = any(each.words[:3] == ("acl", "clients", "src") for each in said)
     rules = access_rules(said, "http_access")
     return is_list and any(each.words[1] == "allow" and names_of(each) == ["clients"] for each in rules)

@@ -1,4 +1,4 @@
-"""What a relay needs: uplinks that are endpoints, a route for each, parents that answer by Multipath TCP."""
+"""Checks what a relay needs: uplinks that are endpoints, a route for each, parents that answer by Multipath TCP."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _BLACKHOLE = "sysctl blackhole"
 _ONE_PATH = "the parents are reached over one uplink, and lost with it"
 _LASTING = "at each boot, see docs/relay.md"
 GATEWAY = Path("/run/mptcp-gateway/status.json")
-"""It is there while mptcp-gateway runs, which has no endpoint on an uplink that is dead."""
+"""Exists while mptcp-gateway runs. That daemon removes the endpoint of a dead uplink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uplink:
-    """An address of this host from which subflows are opened, or may be."""
+    """An address of this host from which subflows are opened, or could be."""
 
     address: str
     device: str
-    """Empty where no interface has the address."""
+    """Empty if no interface has the address."""
     gateway: str = ""
     id: int = 0
-    """Of its endpoint, from 1 on; 0 where it is none."""
+    """The endpoint's id, from 1 on; 0 if it is no endpoint."""
     bound: str = ""
-    """The interface that its endpoint names, and to which the kernel binds the subflows that it opens from there."""
+    """The interface that the endpoint names: the kernel binds its subflows to it."""
 
     @property
     def family(self) -> int:
@@ -42,16 +42,15 @@ class Uplink:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One connection to a parent, for trial."""
+    """One trial connection to a parent."""
 
     goal: str
     error: str = ""
-    """Why there was none."""
     multipath: bool = False
     subflows: int | None = 1
-    """None: only root may see how many are answered."""
+    """None: only root may see how many subflows are answered."""
     given_up: bool = False
-    """The kernel did not even ask for Multipath TCP (``mptcp_proxy.given_up``)."""
+    """The kernel did not request Multipath TCP (``mptcp_proxy.given_up``)."""
 
     @property
     def good(self) -> bool:
@@ -67,7 +66,7 @@ class Attempt:
 
 
 def limit(subflows: int | None) -> Finding:
-    """*subflows*: of ``ip mptcp limits``, how many a connection may have beside its first; None: not known."""
+    """Check the limit *subflows* of ``ip mptcp limits``: additional subflows of a connection. None: not known."""
     if subflows is None:
         return warn(
             _LIMIT, "the path manager's limits cannot be read", _ONE_PATH, "apt install iproute2 && ip mptcp limits"
@@ -83,10 +82,8 @@ def limit(subflows: int | None) -> Finding:
 
 
 def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> Finding:
-    """*seconds*: net.mptcp.blackhole_timeout (Linux 6.12, mptcp-sysctl.rst); None where there is no such thing.
-
-    *in_force*: the kernel has given up Multipath TCP, and does so now.
-    """
+    """Check whether the kernel gives up Multipath TCP. *seconds*: net.mptcp.blackhole_timeout (Linux 6.12,
+    mptcp-sysctl.rst); None if the kernel lacks it. *in_force*: the kernel has given up at this time."""
     key = given_up.SYSCTL
     counted_text = (
         f"{given_up.TIMES} {counts.times}, {counted(counts.connections, 'connection')} by plain TCP for it since boot"
@@ -112,7 +109,8 @@ def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> 
 
 
 def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Finding:
-    """*endpoints*: those of ``ip mptcp endpoint`` with the flag subflow; *candidates*: what has a default route."""
+    """Check the uplinks. *endpoints*: from ``ip mptcp endpoint``, with the flag subflow. *candidates*: addresses with a
+    default route."""
     lost = [each for each in endpoints if not each.device]
     there = [each for each in endpoints if each.device]
     devices = {each.device for each in there}
@@ -122,7 +120,7 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
             _UPLINKS,
             f"no interface has the address of the endpoint {', '.join(each.address for each in lost)}; others: {said}",
             "no subflow can be opened from there: an uplink with a new address needs a new endpoint",
-            # Not by id 0 and an address: that is the address of each connection's first subflow, and no endpoint's.
+            # Not by id 0 and an address: that addresses each connection's first subflow, not an endpoint.
             "; ".join(f"ip mptcp endpoint delete id {each.id}" for each in lost)
             + "; ip mptcp endpoint add ADDRESS dev INTERFACE subflow",
         )
@@ -141,10 +139,8 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
 
 
 def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> Finding:
-    """*found*: an uplink, a parent's address, and by which interface subflows from the one to the other leave.
-
-    The interface is empty where there is no route. *used*: numbers of routing tables that something is in.
-    """
+    """Check the routes from uplinks to parents. *found*: an uplink, a parent's address, and the interface by which
+    subflows between them leave, empty without a route. *used*: numbers of routing tables that are not empty."""
     looked = tuple(found)
     wrong = {uplink: (to, device) for uplink, to, device in looked if device != uplink.device}
     if not looked:
@@ -158,7 +154,7 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     for number, (uplink, (to, device)) in zip(free, wrong.items(), strict=False):
         texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'by {device}' if device else 'no route'}")
         if uplink.bound not in ("", uplink.device):
-            # No route leads them elsewhere.
+            # The binding of its endpoint decides, not a route.
             commands.append(f"ip mptcp endpoint delete id {uplink.id}")
             commands.append(f"ip mptcp endpoint add {uplink.address} dev {uplink.device} subflow")
             continue
@@ -176,7 +172,7 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
 
 
 def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
-    """*attempts*: to each of its addresses; *error*: why it has none."""
+    """Check a parent. *attempts*: one for each of its addresses. *error*: why it has none."""
     check = f"parent {name}"
     host = name.rpartition(":")[0].strip("[]")
     if not attempts:
@@ -219,19 +215,16 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
 
 
 def no_parent(unread: str) -> Finding:
-    """*unread*: what of the configuration may not be read."""
+    """Report a relay without a parent. *unread*: the part of the configuration that may not be read."""
     if unread:
         return unseen("parents", f"{unread} has them")
     return fail("parents", "there is none", "a relay hands every request to a parent", f"add, for instance: {EXAMPLE}")
 
 
 def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Towards | None) -> Iterator[Finding]:
-    """Check a relay that runs.
-
-    *listed*: the addresses that the preload library is given; *goals*: those of the parents. *unloaded*: how many of
-    Squid's processes have not loaded the library. *now*: its connections to *goals*, None where only
-    root may see whose they are and how they are carried.
-    """
+    """Check a running relay. *listed*: addresses in the preload library's list. *goals*: addresses of the parents.
+    *unloaded*: number of Squid processes without the library. *now*: connections to *goals*; None if only root may see
+    them."""
     check = "the running relay"
     if now is None:
         yield unseen(check, "its libraries, and how its connections to parents are carried")
@@ -265,7 +258,7 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
 
 
 def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:
-    """Check which parents Squid takes for dead. *states*: by their names; *error*: why Squid does not tell."""
+    """Check which parents Squid takes for dead. *states*: by parent's name. *error*: why Squid does not tell."""
     check = "parents, to Squid"
     if not states:
         return warn(
@@ -286,5 +279,5 @@ def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:
 
 
 def gateways(default_routes: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the gateway of each interface, by ``ip -j route show default``."""
+    """Return the gateway of each interface from ``ip -j route show default``."""
     return {route["dev"]: route.get("gateway", "") for route in default_routes if "dev" in route}

@@ -1,4 +1,4 @@
-"""What ``mptcp-proxy doctor`` does."""
+"""``mptcp-proxy doctor``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..places import Places, Role
 def examine(
     configuration: Path, places: Places, role: Role, throttler_settings: Path, *, as_json: bool, allow_open: bool
 ) -> int:
-    """Look at the host and print what was found. Return 1 if anything fails, else 0."""
+    """Examine the host and print the findings. Return 1 if any check fails, else 0."""
     from .gather import examine_host
     from .gather_relay import examine_relay
 

@@ -1,5 +1,4 @@
-"""The other daemon: whether its settings are good for this host, whether it answers, looks at our ports, and what it
-lacks of BPF."""
+"""Checks the throttler's settings, whether it answers and covers our ports, and what it lacks of BPF."""
 
 from __future__ import annotations
 
@@ -17,27 +16,26 @@ from mptcp_common.yaml_document import parse_document
 
 _SETTINGS, _DAEMON, _PORTS, _BPF = "throttler settings", "throttler", "throttled ports", "BPF"
 _HIDDEN = ("Permission denied", "you may not ask")
-"""Of the other command's words."""
 _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler -p warning"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What ``mptcp-throttler`` said: its exit status, and the lines on stderr."""
+    """What ``mptcp-throttler`` answered: its exit status and stderr."""
 
     status: int
     errors: str
     root: bool = True
-    """Whether root asked."""
 
     @property
     def hidden(self) -> bool:
-        """Whether it could not tell because it may not see enough."""
+        """Whether it failed for lack of permissions."""
         return not self.root and self.status != 0 and any(each in self.errors for each in _HIDDEN)
 
 
 def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) -> Finding:
-    """*checked*: of ``mptcp-throttler check``; None where there is no *file*. *examples*: of it, and of a policy."""
+    """Check its settings. *checked*: answer of ``mptcp-throttler check``; None without *file*. *examples*: of settings
+    and a policy."""
     if checked is None:
         targets = (file, file.with_name("policy.yaml"))
         copies = (shlex.join(["install", "-Dm644", *map(str, pair)]) for pair in zip(examples, targets, strict=True))
@@ -62,7 +60,8 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
 
 
 def daemon(head: Mapping[str, Any] | None, answer: Answer) -> Finding:
-    """*head*: of ``mptcp-throttler status --json --brief``; None where nobody answers, *answer* says why."""
+    """Check the daemon. *head*: from ``mptcp-throttler status --json --brief``; None if it does not answer, for
+    *answer*'s reason."""
     if head is None:
         why_not = answer.errors.strip().removeprefix("mptcp-throttler: ")
         if answer.hidden:
@@ -81,10 +80,8 @@ def daemon(head: Mapping[str, Any] | None, answer: Answer) -> Finding:
 
 
 def listen_ports(head: Mapping[str, Any] | None, settings: str) -> tuple[int, ...]:
-    """Return the ports that the throttler takes for the proxy's; none where that cannot be known.
-
-    *settings*: the text of its file, if that is good. A throttler that runs has read it at its start, and knows best.
-    """
+    """Return the ports that the throttler takes for the proxy's; empty if unknown. *settings*: the text of its file, if
+    that is good. A running throttler has read it at its start, and knows best."""
     if head is not None and "listen_ports" in head:
         return tuple(head["listen_ports"])
     data = parse_document(settings, "").data
@@ -95,11 +92,8 @@ def listen_ports(head: Mapping[str, Any] | None, settings: str) -> tuple[int, ..
 
 
 def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str, settings: Path) -> Iterator[Finding]:
-    """Yield whether the throttler looks at all ports of *squid_conf* and those that the kernel announces, unless one of
-    both is not known.
-
-    The file of the one does not name that of the other: who gives the proxy another port may not think of it.
-    """
+    """Check that the throttler covers all ports of *squid_conf* and all announced ones, if both sides are known.
+    Neither file mentions the other's ports, so an operator who changes the proxy's may forget the throttler's."""
     if not of_proxy or not throttled:
         return
     left_alone = sorted(set(of_proxy) - set(throttled))
@@ -118,7 +112,7 @@ def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str
 
 
 def bpf(head: Mapping[str, Any] | None, loads: Callable[[str], bool], release: str, has_types: bool) -> Finding:
-    """*has_types*: whether there is ``KERNEL_TYPES``. A throttler that runs has tried, and knows best."""
+    """Check BPF. *has_types*: whether ``KERNEL_TYPES`` exists. A running throttler has tried, and knows best."""
     if head is not None and head["paced"]:
         return ok(_BPF, "the throttler's programs run in the kernel")
     if lack := lack_of_bpf(loads, release, has_types):

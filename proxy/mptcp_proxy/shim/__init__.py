@@ -1,8 +1,8 @@
-"""The two preload libraries: where they are, and building them.
+"""Finds and builds the two preload libraries.
 
-``mptcp_listen.so`` makes Squid's listeners, or its connections to parents, MPTCP. ``squid_turns.so`` changes how
-Squid's event loop is served, and may be left out. They are compiled at install time, or at the first start where that
-was left out, because they must fit the C library of the host. ``both/both.h`` says what belongs to which.
+``mptcp_listen.so`` turns Squid's listeners, or its connections to parents, into MPTCP. ``squid_turns.so`` changes how
+Squid's event loop is served, and is optional. They must fit the host's C library, so they are compiled at install time,
+or else at the first start. ``both/both.h`` describes their parts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LISTEN, TURNS = "mptcp_listen.so", "squid_turns.so"
 _DIRECTORIES = {LISTEN: ("both", "listen"), TURNS: ("both", "turns")}
 DEFAULT_LIBRARY = _HERE.parent / LISTEN
 FEATURES = ("zero-read", "late-writes", "may-write", "joined-writes")
-"""What the libraries do besides Multipath TCP and turns, and can leave out."""
+"""Optional features of the libraries besides Multipath TCP and turns."""
 _OF_TURNS = ("may-write", "joined-writes")
-"""Of these, what ``--turns kernel`` leaves out as well."""
+"""Features that ``--turns kernel`` leaves out as well."""
 PACKAGED = "MPTCP_LISTEN_SHIM"
-"""Environment variable that names the first library where a package brought both along; they are used as they are."""
+"""Environment variable with the path of the first library of a package, which brings both; used as they are."""
 
 _FLAGS = (
     *("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-O2"),
@@ -33,34 +33,32 @@ _FLAGS = (
 
 
 class ShimError(Exception):
-    """The library is not there and cannot be built. The text says what to do."""
+    """The library is missing and cannot be built. The text says what to do."""
 
 
 def sources(name: str) -> list[Path]:
-    """Return what the library *name* is compiled from."""
+    """Return the source files of the library *name*."""
     return sorted(path for directory in _DIRECTORIES[name] for path in (_HERE / directory).glob("*.c"))
 
 
 def left_out(turns: str, without: Collection[str]) -> frozenset[str]:
-    """Return which of "fair-turns" and the features are off, by the options *turns* and *without*."""
+    """Return which of "fair-turns" and the features the options *turns* and *without* turn off."""
     return frozenset(without) | (frozenset() if turns == "fair" else {"fair-turns", *_OF_TURNS})
 
 
 def needed(off: Collection[str]) -> tuple[str, ...]:
-    """Return the names of the libraries to be loaded, in the order of LD_PRELOAD, where the features *off* are off."""
+    """Return the names of the libraries to load, in the order of LD_PRELOAD, with the features *off* turned off."""
     return (LISTEN,) if {"fair-turns", "zero-read"} <= set(off) else (TURNS, LISTEN)
 
 
 def library(name: str = LISTEN) -> Path:
-    """Return the library *name*, built if it is missing or older than its sources."""
+    """Return the library *name*. Build it if it is missing or older than its sources."""
     return packaged(name) or build(DEFAULT_LIBRARY.with_name(name))
 
 
 def packaged(name: str = LISTEN) -> Path | None:
-    """Return the library that the environment names, or *name* beside it; None where it names none.
-
-    Root loads it into its Squid, so it must be nobody else's. Raises ShimError.
-    """
+    """Return the library that the environment names, or *name* beside it; None if it names none. Root loads it into its
+    Squid, so nobody else may own it. Raises ShimError."""
     named = os.environ.get(PACKAGED)
     if not named:
         return None
@@ -73,13 +71,13 @@ def packaged(name: str = LISTEN) -> Path | None:
 
 
 def _distrust(file: Path) -> str:
-    """Return why root is not to run *file*; empty where only root, or whoever asks, can have put it there."""
+    """Return why root must not run *file*; empty if only root, or this process's user, can have put it there."""
     if not file.is_absolute():
         return "not an absolute name: it would mean another file in another directory"
     real = file.resolve()
     for path in dict.fromkeys((real, *real.parents, *file.parents)):
         found = path.stat()
-        # In a directory as /tmp nobody replaces what is not his own.
+        # In a sticky directory such as /tmp, others cannot replace the file.
         others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not (path != real and found.st_mode & stat.S_ISVTX)
         if found.st_uid not in (0, os.geteuid()):
             return f"{path} belongs to user {found.st_uid}; it must belong to root"
@@ -89,7 +87,7 @@ def _distrust(file: Path) -> str:
 
 
 def _compiler() -> str:
-    """Return the compiler's absolute name. Raises ShimError."""
+    """Return the compiler's absolute path. Raises ShimError."""
     named = os.environ.get("CC", "cc")
     found = shutil.which(named)
     if found is None:
@@ -100,7 +98,7 @@ def _compiler() -> str:
 
 
 def is_current(target: Path) -> bool:
-    """Whether *target* is there and not older than its sources."""
+    """Whether *target* exists and is not older than its sources."""
     try:
         built = target.stat().st_mtime_ns
         return all(built >= source.stat().st_mtime_ns for source in (*_HERE.glob("*/*.c"), *_HERE.glob("*/*.h")))
@@ -109,7 +107,7 @@ def is_current(target: Path) -> bool:
 
 
 def build(target: Path) -> Path:
-    """Compile the library of *target*'s name to it unless it is current, and return its absolute path."""
+    """Compile the library named by *target* unless it is current. Return its absolute path."""
     target = target.absolute()
     if is_current(target):
         return target
@@ -119,7 +117,7 @@ def build(target: Path) -> Path:
         raise ShimError(f"{target} must be built, and {error}") from error
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Built beside the target and renamed, so that a Squid which starts meanwhile never loads half a library.
+        # Built beside the target and renamed: a Squid that starts meanwhile must not load half a library.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".shim-") as directory:
             fresh = Path(directory) / target.name
             answer = subprocess.run(
@@ -139,5 +137,5 @@ def build(target: Path) -> Path:
 
 
 def can_be_preloaded(library: Path) -> bool:
-    """Whether LD_PRELOAD can hold the name (ld.so(8)): blanks and colons part its entries."""
+    """Whether LD_PRELOAD can hold the name: blanks and colons separate its entries (ld.so(8))."""
     return not any(separator in str(library) for separator in ": \t\n")

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * What both preload libraries have. Each library consists of its own directory and of this one: mptcp_listen.so of
- * listen/, squid_turns.so of turns/. Either works without the other. Where both are loaded, squid_turns.so comes first in
- * LD_PRELOAD, because what it holds of a connection must reach the kernel before mptcp_listen.so ends that connection.
+ * Common to both preload libraries. Each is built from its own directory and this one: mptcp_listen.so from listen/,
+ * squid_turns.so from turns/. Either works without the other. If both are loaded, squid_turns.so comes first in
+ * LD_PRELOAD: data that it holds for a connection must reach the kernel before mptcp_listen.so ends the connection.
  *
- * EXPORTED functions are in the files hooks.c alone. All else is hidden (-fvisibility=hidden), so that no name meets one of
- * the program's. A hook calls the next library's function of its name (RTLD_NEXT).
+ * EXPORTED functions are only in the files hooks.c. All others are hidden (-fvisibility=hidden), so no name clashes
+ * with the program's. A hook calls the next library's function of its name (RTLD_NEXT).
  */
 
 #ifndef BOTH_H
@@ -23,38 +23,38 @@
 #include <unistd.h>
 
 #define EXPORTED __attribute__((visibility("default")))
-/* Exported by both libraries. The linker gives all callers the first one's, and weak keeps a compiler from choosing itself. */
+/* Exported by both. The linker gives all callers the first one's; weak keeps a compiler from binding its own. */
 #define EXPORTED_ONCE __attribute__((visibility("default"), weak))
 
-/* More than the descriptors that Debian's Squid may have, and those of the libraries. What is beyond is nobody's. */
+/* More than the descriptors of Debian's Squid and of the libraries. Higher ones are ignored. */
 #define DESCRIPTORS 65536
 
-/* The constructor of each library, in its hooks.c: it makes everything ready, once. Every hook calls it, because the
- * constructor of another library may call a hook before. */
+/* The constructor of each library, in its hooks.c; it initializes once. Every hook calls it, because the constructor of
+ * another library may call a hook first. */
 void start(void);
 
 /* Put the next library's function *name* into the pointer that *function* points to. */
 void resolve(void *function, const char *name);
 
-/* Make ready what both libraries have. To be called by start(), before what follows. */
+/* Initialize the common part. start() calls it before its own part. */
 void start_both(void);
 
 extern int (*next_close)(int);
 
-/* The value of our environment variable *name* as this process was started with it, or NULL. */
+/* The value of our environment variable *name* at this process's start, or NULL. */
 EXPORTED_ONCE char *mptcp_setting(const char *name);
 
 /* Take the library that holds *object* out of LD_PRELOAD. */
 EXPORTED_ONCE void mptcp_hide(const void *object);
 
-/* Make another descriptor of *fd*, beyond those that the program counts. -1: there is no room. */
+/* Duplicate *fd* beyond the descriptors that the program counts. -1: there is no room. */
 EXPORTED_ONCE int mptcp_copy(int fd);
 
 /* Is *feature* in the list MPTCP_WITHOUT? */
 bool is_left_out(const char *feature);
 
-/* What all processes of a Squid count together, in the file that MPTCP_COUNTERS names; in this order, and by these names in
- * mptcp_common/library_counters.py. Where there is no such file nobody sees the numbers. */
+/* Counters of all processes of a Squid, in the file MPTCP_COUNTERS; mptcp_common/library_counters.py has the same names
+ * in the same order. Without the file nobody sees them. */
 enum counter {
 	TURNS, CUT_TURNS, JOINED_WRITES, JOINED_BYTES, PROMISED_WRITES, LATE_WRITERS, ZERO_READS, POSTPONED_ACCEPTS, COUNTERS
 };
@@ -95,7 +95,7 @@ static inline time_t now(void)
 			dprintf(STDERR_FILENO, "mptcp_listen: " __VA_ARGS__); \
 	} while (0)
 
-/* Close *fd* without any hook: of a connection that goes on by another descriptor, or that is at its end. */
+/* Close *fd* without any hook: the connection goes on by another descriptor, or is at its end. */
 static inline int close_alone(int fd)
 {
 	return (int)syscall(SYS_close, fd);

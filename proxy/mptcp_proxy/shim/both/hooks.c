@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The exec functions, and what there is once for both libraries.
+ * The exec functions, and what both libraries share.
  *
- * Where both libraries are loaded, all callers get the first one's mptcp_...() functions. So only the first library has
- * settings. The second one's exec functions know no own program, and pass on what they are given.
+ * If both libraries are loaded, all callers get the first one's mptcp_...() functions, so only the first has settings.
+ * The second one's exec functions know no own program, and pass their arguments on.
  */
 
 #define _GNU_SOURCE
@@ -20,7 +20,7 @@
 #include "both.h"
 #include "scope.h"
 
-/* Descriptors for the closed connections that late_writes.c keeps, and for those of which joined_writes.c has a rest. */
+/* Descriptors for the closed connections of late_writes.c, and for those with unsent data of joined_writes.c. */
 #define COPIES (512 + 256)
 
 extern char **environ;
@@ -32,7 +32,7 @@ static int (*next_execvpe)(const char *, char *const[], char *const[]);
 static _Atomic uint64_t unseen[COUNTERS];
 _Atomic uint64_t *counters = unseen;
 
-static int first_copy, end_of_copies; /* the descriptors of the libraries' own */
+static int first_copy, end_of_copies; /* the libraries' descriptors */
 
 /* POSIX lets a void * from dlsym hold a function; ISO C has no cast for it. */
 void resolve(void *function, const char *name)
@@ -42,7 +42,7 @@ void resolve(void *function, const char *name)
 	memcpy(function, &symbol, sizeof symbol);
 }
 
-/* Called by a process that is still root's, as the file is. The mapping stays when it is no more. */
+/* Called while the process is still root, like the file. The mapping stays afterwards. */
 static void map_counters(void)
 {
 	const char *name = mptcp_setting("MPTCP_COUNTERS");
@@ -63,7 +63,7 @@ void start_both(void)
 	resolve(&next_close, "close");
 	resolve(&next_execve, "execve");
 	resolve(&next_execvpe, "execvpe");
-	/* Any object of this library tells where it was loaded from. */
+	/* Any object of this library identifies its file. */
 	mptcp_hide(&next_close);
 	map_counters();
 }
@@ -83,7 +83,7 @@ void mptcp_hide(const void *object)
 		hide_from_children(library.dli_fname);
 }
 
-/* Squid asks for its limit at its start, and does not count these descriptors: they are beyond it. */
+/* Squid reads its limit at its start, and does not count these descriptors, which are beyond it. */
 static void make_room(void)
 {
 	struct rlimit limit;
@@ -113,7 +113,7 @@ int mptcp_copy(int fd)
 	return copy;
 }
 
-/* The environment is on the stack: malloc may be locked between fork and exec. */
+/* The copy is on the stack: malloc may be locked between fork and exec. */
 static int execute(int (*next)(const char *, char *const[], char *const[]), const char *file, char *const argv[],
 		   char *const envp[])
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Which processes the libraries are in.
+ * Which processes have the libraries.
  *
- * Squid starts two kinds of children. Its workers are the same program, and must have the libraries. Helpers
- * (authentication, rewriting, pinger, a shell for mail ...) are other programs, and must not have them. So the constructor
- * takes our entries of LD_PRELOAD and our variables out of the environment at once, which makes every way of starting a
- * child clean by default. The exec functions put them back for one target only: the program that this process runs
- * itself. Between fork and exec nothing here allocates, locks or resolves symbols.
+ * Squid starts two kinds of children. Its workers are the same program and need the libraries. Helpers (authentication,
+ * rewriting, pinger, a shell for mail ...) are other programs and must not have them. So the constructor removes our
+ * entries of LD_PRELOAD and our variables from the environment, which keeps every kind of child clean by default. The
+ * exec functions restore them only for the program that this process itself runs. Between fork and exec nothing here
+ * allocates, locks or resolves symbols.
  */
 
 #define _GNU_SOURCE
@@ -22,16 +22,15 @@
 
 #include "scope.h"
 
-/* Written by keep_settings(), before the program's main(), and only read afterwards. */
+/* Written by keep_settings() before the program's main(), then only read. */
 static const char *const own_names[OWN_ENTRIES] = {
 	PRELOAD, "MPTCP_LISTEN_PORTS", "MPTCP_CONGESTION", "MPTCP_PARENTS", "MPTCP_TURNS", "MPTCP_WITHOUT", "MPTCP_COUNTERS",
 };
-static char *own_entries[OWN_ENTRIES]; /* "NAME=..." as this process was given it, or NULL */
+static char *own_entries[OWN_ENTRIES]; /* "NAME=..." at this process's start, or NULL */
 static char own_program[PATH_MAX];
 static struct stat own_program_stat;
 
-/* The path is compared as well as the inode, because a package upgrade puts a new file at the old path while the old one
- * still runs. */
+/* Compare the path too: a package upgrade puts a new file at the old path while the old one still runs. */
 bool names_own_program(const char *file)
 {
 	struct stat found;
@@ -44,7 +43,7 @@ bool names_own_program(const char *file)
 	       found.st_ino == own_program_stat.st_ino;
 }
 
-/* The first executable hit is what would run. */
+/* The first executable hit would run. */
 bool finds_own_program(const char *file)
 {
 	const char *path = getenv("PATH");
@@ -102,14 +101,14 @@ void add_own_entries(char *const environment[], char **copy)
 	*copy = NULL;
 }
 
-/* ld.so(8) ignores LD_PRELOAD where effective and real ids differ. Squid's first process, started by root, executes
- * its workers with its own user as the real id and root as the effective one, and a worker then gives up what it does
- * not need: with "tproxy" it keeps CAP_NET_ADMIN (capabilities(7)). So where root is the effective user it becomes the
- * real one, too, and the worker begins with all that it has without this library. In every other case the effective
- * ids become those that are real. Neither grants anything: who has an id as the real or the effective one may make
- * it the other at any time.
- * By system call, because the C library's functions may wait for other threads, which a forked child has not. */
-#ifdef SYS_setresuid32 /* 32-bit ports, where the plain numbers are those of the 16-bit calls */
+/* ld.so(8) ignores LD_PRELOAD if effective and real ids differ. Squid's first process, started by root, executes its
+ * workers with Squid's user as the real id and root as the effective one. A worker then drops what it does not need;
+ * with "tproxy" it keeps CAP_NET_ADMIN (capabilities(7)). So if root is the effective user it also becomes the real
+ * one, and the worker starts with all that it has without this library. Otherwise the effective ids become the real
+ * ones. Neither grants anything: a process may exchange these ids at any time.
+ *
+ * This uses system calls because the C library's functions may wait for other threads, which a forked child lacks. */
+#ifdef SYS_setresuid32 /* 32-bit ports, on which the plain numbers are the 16-bit calls */
 #define SETRESUID SYS_setresuid32
 #define SETRESGID SYS_setresgid32
 #else
@@ -117,7 +116,6 @@ void add_own_entries(char *const environment[], char **copy)
 #define SETRESGID SYS_setresgid
 #endif
 
-/* Returns the ids as they were. */
 struct ids match_ids(void)
 {
 	struct ids before = { getuid(), geteuid(), getegid() };
@@ -130,7 +128,7 @@ struct ids match_ids(void)
 	return before;
 }
 
-/* After an exec that failed. The group comes first, while the user may still change it. */
+/* After a failed exec. The group comes first, while the user may still change it. */
 void restore_ids(struct ids before)
 {
 	int saved = errno;
@@ -140,8 +138,8 @@ void restore_ids(struct ids before)
 	errno = saved;
 }
 
-/* Is the *length* bytes long *entry* of LD_PRELOAD the library that was loaded from *path*? ld.so(8) searches for an entry
- * without a slash, so only its last part can be compared. */
+/* Is *entry* of LD_PRELOAD, of *length* bytes, the library that was loaded from *path*? ld.so(8) searches for an entry
+ * without a slash, so compare only its last part then. */
 static bool is_own_library(const char *entry, size_t length, const char *path)
 {
 	const char *base = strrchr(path, '/');
@@ -176,7 +174,7 @@ void hide_from_children(const char *path)
 	free(rest);
 }
 
-/* The entries stay on the heap for good. LD_PRELOAD stays in the environment, until its libraries are hidden. */
+/* The entries are never freed. LD_PRELOAD stays in the environment until its libraries are hidden. */
 void keep_settings(void)
 {
 	static bool kept;

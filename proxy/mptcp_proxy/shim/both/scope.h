@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Which processes the libraries are in: what both/hooks.c calls of scope.c.
+ * Which processes have the libraries: what both/hooks.c calls of scope.c.
  */
 
 #ifndef SCOPE_H
@@ -16,25 +16,25 @@ struct ids {
 	gid_t group;
 };
 
-/* Keep the settings and the program's name, once, and take the former out of the environment. */
+/* Save the settings and the program's name, once, and remove the settings from the environment. */
 void keep_settings(void);
 
-/* The value of the own variable *name*, NULL where there is none. */
+/* The value of our variable *name*, or NULL. */
 char *own_value(const char *name);
 
-/* Take the library of this *path* out of LD_PRELOAD, and leave what others put there. */
+/* Remove the library at *path* from LD_PRELOAD; keep the other entries. */
 void hide_from_children(const char *path);
 
-/* Does *file* name the program that this process runs? The second one looks for a bare name in PATH, as execvp(3) does. */
+/* Does *file* name the program that this process runs? The second looks for a bare name in PATH, as execvp(3). */
 bool names_own_program(const char *file);
 bool finds_own_program(const char *file);
 
 size_t count_entries(char *const environment[]);
 
-/* Copy *environment* with our own entries added; *copy* has room for count_entries() + OWN_ENTRIES + 1. */
+/* Copy *environment* with our entries added. *copy* has room for count_entries() + OWN_ENTRIES + 1. */
 void add_own_entries(char *const environment[], char **copy);
 
-/* Make real and effective ids the same before an exec, and what they were after one that failed. */
+/* Make real and effective ids equal before an exec, and restore them after one that failed. */
 struct ids match_ids(void);
 void restore_ids(struct ids before);
 

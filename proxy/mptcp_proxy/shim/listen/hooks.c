@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The functions of the C library that mptcp_listen.so stands before, besides those in both/hooks.c.
+ * The functions of the C library that mptcp_listen.so replaces, besides those in both/hooks.c.
  */
 
 #define _GNU_SOURCE
 
-/* glibc declares these with a transparent union instead of the POSIX type. Its declarations are set aside so that the
+/* glibc declares these with a transparent union instead of the POSIX type. Hide its declarations so that the
  * definitions below can use the latter. */
 #define accept accept_as_libc_declares_it
 #define accept4 accept4_as_libc_declares_it
@@ -69,8 +69,8 @@ int connect(int fd, const struct sockaddr *address, socklen_t length)
 	return next_connect(fd, address, length);
 }
 
-/* Where *fd* is none for want of descriptors, Squid takes it that the listener is of no use any more (TcpAcceptor.cc): it
- * is to try again, and, as it does so at once, after a pause. */
+/* When accept fails for lack of descriptors, Squid considers the listener unusable (TcpAcceptor.cc). So make it try
+ * again; since it does so at once, pause before. */
 static int or_later(int fd)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * A client that goes on writing after the proxy has closed is told so within some milliseconds.
+ * Tells a client that still writes after the proxy has closed, within milliseconds.
  *
- * TCP answers what comes for a socket that nobody has any more with a reset. MPTCP drops it, and keeps the closed
- * connection for 60 seconds (TCP_TIMEWAIT_LEN, whatever net.mptcp.close_timeout says: mptcp_close_timeout() of
- * net/mptcp/protocol.h), in which the client fills its window and waits. So a connection that the program closes is shut
- * down for writing, which sends the same, and a second descriptor holds it until its client closes, too. If something else
- * comes, the connection is given up with that unread: then the kernel resets it (MP_FASTCLOSE). What is still to be sent is
- * waited for, as long as the client takes it.
+ * TCP answers data for a closed socket with a reset. MPTCP drops it and keeps the closed connection for 60 seconds
+ * (TCP_TIMEWAIT_LEN, regardless of net.mptcp.close_timeout: mptcp_close_timeout() of net/mptcp/protocol.h), while the
+ * client fills its window and waits. So when the program closes a connection, shut it down for writing, which sends the
+ * same, and hold it by a second descriptor until its client closes too. If data comes instead, close the descriptor
+ * with that unread: then the kernel resets the connection (MP_FASTCLOSE). Wait first until all unsent data is sent, as
+ * long as the client takes it.
  *
- * At most KEPT connections are held, each for SECONDS, where the hard limit of descriptors leaves room beyond the soft one
- * (mptcp-proxy sees to that). All others are closed as ever: so are those that their client has closed already, as most
- * are, those with something unread, which the kernel resets by itself, and those that are to be reset (SO_LINGER with 0).
- * A forked child only drops its copies.
+ * At most KEPT connections are held, each for SECONDS, if the hard limit of descriptors leaves room beyond the soft one
+ * (mptcp-proxy provides that). All others are closed as usual: those that their client has already closed, as most are,
+ * those with unread data, which the kernel resets itself, and those that will be reset (SO_LINGER with 0). A forked
+ * child only drops its copies.
  */
 
 #define _GNU_SOURCE
@@ -33,12 +33,12 @@
 
 #define KEPT 512
 #define SECONDS 60
-/* Most clients close within milliseconds of the proxy. One look for all of these takes less than one for each, as long
- * as there is room for more. */
+/* Most clients close within milliseconds of the proxy. While there is room for more, one check for all takes less time
+ * than one for each. */
 #define BETWEEN_LOOKS_NS 10000000
 #define FEW (KEPT / 8)
 
-static pid_t owner; /* the process that the library was loaded into, and not a child that it forked */
+static pid_t owner; /* the process that loaded the library, not its forked children */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kept {
@@ -48,7 +48,7 @@ static struct kept {
 static int number_kept; /* of these */
 static int watched = -1; /* epoll(7), with the index into kept[] */
 static bool failed;	 /* there is no thread, and will be none */
-static bool late_writes; /* they are not left out */
+static bool late_writes;
 
 void start_late_writes(void)
 {
@@ -68,7 +68,7 @@ static bool is_open(int fd)
 	       poll(&state, 1, 0) == 0;
 }
 
-/* The lock is held. Closing the descriptor takes it out of *watched*. */
+/* Call with the lock. Closing the descriptor removes it from *watched*. */
 static void give_up(struct kept *each)
 {
 	next_close(each->fd);
@@ -76,8 +76,8 @@ static void give_up(struct kept *each)
 	number_kept--;
 }
 
-/* Something came, or the client closed: is this one to be given up? The lock, for which close(2) waits, is not held, because
- * what came may be much. */
+/* Data came, or the client closed: must this one be given up? Call without the lock, for which close(2) waits: much
+ * data may have come. */
 static bool is_over(int fd)
 {
 	char dropped[65536];
@@ -93,7 +93,7 @@ static bool is_over(int fd)
 	return false;
 }
 
-/* Only the thread gives one up, so that the descriptor stays what it is. */
+/* Only this thread gives one up, so the descriptor stays valid. */
 static void look_at(struct kept *each)
 {
 	int fd;
@@ -135,7 +135,7 @@ static void *watch(void *unused)
 	return NULL;
 }
 
-/* Have the thread run; the lock is held. Signals are the program's own. */
+/* Start the thread; call with the lock. The program keeps its signals. */
 static bool is_watching(void)
 {
 	pthread_t thread;

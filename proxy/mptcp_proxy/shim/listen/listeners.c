@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Listeners by MPTCP: what a proxy has its Squid do.
+ * MPTCP listeners, for a proxy.
  *
- * Squid has no MPTCP of its own. A TCP socket that is about to be bound to one of the ports in MPTCP_LISTEN_PORTS is
- * replaced, at the same descriptor number, by an MPTCP socket (RFC 8684; socket(2) with IPPROTO_MPTCP) that carries the same
- * options. Every other socket stays as it is. In particular, sockets towards origin servers bind to port 0 or not at all,
- * so origins see plain TCP. A Squid that opens an MPTCP socket for such a port itself, by an option of its http_port, keeps
- * it, and only the congestion control is ours.
+ * Squid has no MPTCP of its own. When it binds a TCP socket to a port in MPTCP_LISTEN_PORTS, replace the socket, at the
+ * same descriptor number, by an MPTCP socket (RFC 8684; socket(2) with IPPROTO_MPTCP) with the same options. All other
+ * sockets stay: sockets towards origin servers bind to port 0 or not at all, so origins see plain TCP. A Squid that
+ * opens an MPTCP socket for such a port itself, by an option of its http_port, keeps it; only its congestion control is
+ * set here.
  *
- * Why at bind and not at listen: a socket that is bound may be handed to another process (SCM_RIGHTS), as a Squid
- * does whose workers share a listener. At bind the socket has no epoll registration and no peer that could be lost
- * with the old file description.
+ * Why at bind and not at listen: a bound socket may be handed to another process (SCM_RIGHTS), as by a Squid whose
+ * workers share a listener. At bind the socket has no epoll registration and no peer that the old file description
+ * would take along.
  *
- * MPTCP_LISTEN_PORTS is a list ("3128,3129") or, when it begins with '/', the name of a file that holds one. The
- * file is read at each bind, so a reload may add a port.
+ * MPTCP_LISTEN_PORTS is a list ("3128,3129") or, if it begins with '/', the name of a file with one. The file is read
+ * at each bind, so a reload may add a port.
  *
- * Failure: where the kernel refuses MPTCP the TCP socket stays, and where it refuses the congestion control the
- * host's stays; one line on stderr says so, once per process.
+ * Failure: if the kernel refuses MPTCP the TCP socket stays; if it refuses the congestion control the host's stays. One
+ * line on stderr says so, once per process.
  */
 
 #define _GNU_SOURCE
@@ -34,7 +34,6 @@ static void say_once(int port, const char *what, int reason)
 		 port, what, strerror(reason));
 }
 
-/* Is *port* in a list like "3128, 3129"? */
 static bool listed(const char *list, int port)
 {
 	while (*list != '\0') {

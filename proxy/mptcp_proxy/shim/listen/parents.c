@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Connections to parents by MPTCP: what a relay has its Squid do.
+ * MPTCP connections to parents, for a relay.
  *
- * MPTCP_PARENTS is a list of addresses and ports ("192.0.2.1:3128 [2001:db8::1]:3128") or, when it begins with '/', the
- * name of a file that holds one; whoever makes it writes addresses as inet_ntop(3) does. The file is read at each
- * connect(2), for the addresses of a name change. A TCP socket that is about to be connected to one of them is
- * replaced by an MPTCP socket (swap.c). Every other socket stays as it is.
+ * MPTCP_PARENTS is a list of addresses and ports ("192.0.2.1:3128 [2001:db8::1]:3128") or, if it begins with '/', the
+ * name of a file with one. Addresses are in the notation of inet_ntop(3). The file is read at each connect(2), because
+ * the addresses of a name change. A TCP socket that is about to be connected to one of them is replaced by an MPTCP
+ * socket (swap.c). All other sockets stay.
  *
- * Why at connect and not at socket(2): only here it is known where the connection goes. At socket() every socket would
- * have to become MPTCP, listeners and those of name servers and helpers among them, and most of them TCP again. What
- * the program has done to its socket by now can be carried over.
+ * Why at connect and not at socket(2): only connect tells the destination. At socket() every socket would have to
+ * become MPTCP, including listeners and those to name servers and helpers, and most of them TCP again. What the program
+ * has done to its socket by then can be carried over.
  */
 
 #define _GNU_SOURCE
@@ -22,10 +22,10 @@
 
 #include "listen.h"
 
-/* "[", an IPv6 address, "]:", a port and the closing zero. */
+/* "[", an IPv6 address, "]:", a port and the terminating NUL. */
 #define GOAL_SIZE (INET6_ADDRSTRLEN + 8)
 
-/* Write *address* as the list has it; false where it is none of TCP's. ::ffff:192.0.2.1 is 192.0.2.1. */
+/* Write *address* as in the list; false if it is none of TCP. ::ffff:192.0.2.1 is 192.0.2.1. */
 static bool write_goal(const struct sockaddr *address, socklen_t length, char goal[GOAL_SIZE])
 {
 	char text[INET6_ADDRSTRLEN];
@@ -75,7 +75,7 @@ static bool is_parent(const char *goal)
 	return names_goal(list, goal);
 }
 
-/* Not one that is connected already, or about to be: getpeername(2) does not tell the latter. */
+/* Neither connected nor connecting; getpeername(2) does not show the latter. */
 static bool is_unconnected(int fd)
 {
 	struct tcp_info info = { .tcpi_state = TCP_ESTABLISHED };
@@ -89,7 +89,7 @@ void before_connect(int fd, const struct sockaddr *address, socklen_t length)
 	char goal[GOAL_SIZE];
 	const char *trouble;
 
-	/* The file is read last: a socket to a name server needs none of it. */
+	/* Read the file last: a socket to a name server does not need it. */
 	if (parents != NULL && write_goal(address, length, goal) && is_tcp(fd) && is_unconnected(fd) && is_parent(goal) &&
 	    (trouble = swap(fd)) != NULL)
 		SAY_ONCE("no MPTCP to parent %s, it is reached by plain TCP, over one path: %s: %s"

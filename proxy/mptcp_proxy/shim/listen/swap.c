@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Puts an MPTCP socket in the place of a TCP socket, at the same descriptor number.
+ * Replaces a TCP socket by an MPTCP socket, at the same descriptor number.
  *
- * What the program has made of its TCP socket so far is carried over: options, the name that it is bound to, and the
- * flags of the descriptor. A registration with epoll(7) is not carried, because it belongs to the old socket: this
- * is for sockets that are not yet registered. Squid registers a listener after listen(2) and a connection after
- * connect(2) (Comm::ConnOpener::doConnect; 5.7 and 6.13).
+ * The MPTCP socket takes over what the program has made of its TCP socket: options, the bound name, and the
+ * descriptor's flags. It does not take over a registration with epoll(7), which belongs to the old socket: swap only
+ * unregistered ones. Squid registers a listener after listen(2) and a connection after connect(2)
+ * (Comm::ConnOpener::doConnect; 5.7 and 6.13).
  *
- * MPTCP_CONGESTION, where it is there, names the congestion control (tcp(7), TCP_CONGESTION) of the MPTCP sockets.
- * Accepted connections inherit it from their listener, joined subflows from their connection; other sockets keep the
- * host's.
+ * MPTCP_CONGESTION, if set, names the congestion control (tcp(7), TCP_CONGESTION) of the MPTCP sockets. Accepted
+ * connections inherit it from their listener, joined subflows from their connection. Other sockets keep the host's.
  */
 
 #define _GNU_SOURCE
@@ -42,8 +41,8 @@ union value {
 	char name[64];
 };
 
-/* ESSENTIAL: without it the listener would accept from elsewhere, or not at all; then TCP is better than MPTCP.
- * TUNING: a refusal costs speed or comfort only. */
+/* ESSENTIAL: without it the listener would accept from elsewhere, or not at all; then TCP is better than MPTCP. TUNING:
+ * a refusal costs only speed or comfort. */
 enum weight { ESSENTIAL, TUNING };
 
 static const struct option {
@@ -90,8 +89,8 @@ static const struct option {
 	{ IPPROTO_TCP, TCP_CONGESTION, TUNING, "TCP_CONGESTION" },
 };
 
-/* Give the MPTCP socket what the program set on its TCP socket: the options in which that differs from a fresh one.
- * Returns the first essential option that the MPTCP socket refuses, with errno set; NULL when there is none. */
+/* Copy the options in which the program's TCP socket differs from a *fresh* one. Return the first essential option that
+ * the MPTCP socket refuses, with errno set, or NULL. */
 static const struct option *carry_options(int tcp, int fresh, int mptcp)
 {
 	for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -114,7 +113,7 @@ static const struct option *carry_options(int tcp, int fresh, int mptcp)
 	return NULL;
 }
 
-/* An MPTCP socket that has no subflow yet takes any name, and only a TCP socket tells whether there is such a one. */
+/* An MPTCP socket without a subflow accepts any name; only a TCP socket shows whether it exists. */
 void choose_congestion(int mptcp)
 {
 	socklen_t length;
@@ -135,7 +134,6 @@ void choose_congestion(int mptcp)
 
 /* ------------------------------------------------------------------------------------------------------- names */
 
-/* No address and no port: nobody has bound the socket. */
 static bool is_no_name(const struct sockaddr_storage *name, socklen_t length)
 {
 	const struct sockaddr *address = (const struct sockaddr *)name;
@@ -147,8 +145,8 @@ static bool is_no_name(const struct sockaddr_storage *name, socklen_t length)
 	return address->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)name)->sin6_addr);
 }
 
-/* Bind the MPTCP socket to the name of the TCP socket, which still has it: by SO_REUSEADDR both may, as neither listens
- * (socket(7)). Nobody can take the port in between. */
+/* Bind the MPTCP socket to the name of the TCP socket, which keeps it: SO_REUSEADDR allows both while neither listens
+ * (socket(7)). So nobody can take the port in between. */
 static bool carry_name(int tcp, int mptcp)
 {
 	struct sockaddr_storage name;

@@ -2,29 +2,27 @@
  *
  * Clients take turns: none delays the others by the number of its connections.
  *
- * Squid asks epoll(7) for all descriptors that are ready and serves them one by one, whosever they are, before it asks
- * again (Comm::DoSelect; 5.7 and 6.13). So a client that asks without a pause on a thousand connections makes each
- * turn of the event loop last a thousand requests. Another client's request takes several turns: it has to be
- * accepted, read, sent to the origin, answered. No setting of Squid's changes that.
+ * Squid asks epoll(7) for all ready descriptors and serves them one by one, regardless of the client, before it asks
+ * again (Comm::DoSelect; 5.7 and 6.13). So a client that sends requests without a pause on a thousand connections makes
+ * each turn of the event loop last a thousand requests. Another client's request takes several turns: it is accepted,
+ * read, sent to the origin, answered. No setting of Squid changes that.
  *
- * So the connections of each client are in an epoll of their own, which is in Squid's as one descriptor. Where it is
- * ready, Squid is given the client's share of a turn: TURN events by the number of clients that are ready, and one at
- * the least. The kernel goes through the descriptors of an epoll one after the other, so that each of the client's has
- * its turn. It reports what is left over the next time, for Squid uses neither EPOLLET nor EPOLLONESHOT. The
- * bound holds beside a single busy client, too: another's connection is seldom ready at the same moment, and would
- * wait for the end of that turn.
+ * So each client's connections are in an epoll of their own, which is in Squid's as one descriptor. When it is ready,
+ * Squid gets the client's share of a turn: TURN events divided by the number of ready clients, and at least one. The
+ * kernel goes round the descriptors of an epoll, and reports the rest the next time, because Squid uses neither EPOLLET
+ * nor EPOLLONESHOT. The bound also applies to a single busy client: another's connection is seldom ready at the same
+ * moment, and would wait for the end of that turn.
  *
- * New connections wait in the order in which they came, and Squid accepts one in a turn (Comm::TcpAcceptor::doAccept),
- * so that a client that opens many keeps another's waiting for as many turns. So a listener's event is
- * given several times in a turn while connections wait: Squid's handler is there again as soon as it has accepted one, and
- * takes EAGAIN for nothing. Once they are accepted clients take turns.
+ * New connections wait in order of arrival, and Squid accepts one per turn (Comm::TcpAcceptor::doAccept), so a client
+ * that opens many delays another's by as many turns. Therefore a listener's event is repeated in a turn while
+ * connections wait: Squid's handler is registered again after each accept, and ignores EAGAIN.
  *
- * Why not ask for all that is ready and leave out what is too much: then the kernel looks at each of these in each
- * turn, which cost a quarter of the processor with 720 connections of Multipath TCP.
+ * Why not fetch all ready events and leave out the excess: then the kernel looks at each of these in each turn, which
+ * cost a quarter of the processor with 720 connections of Multipath TCP.
  *
- * Descriptors that are no client's (listeners, origin servers, pipes) stay in Squid's own epoll. accept(2) says whose a
- * descriptor is, and close(2) ends that. A client is an IPv4 address or the 64 bits of an IPv6 network, as it is for
- * the throttler. A child that was forked does none of this.
+ * Descriptors that are no client's (listeners, origin servers, pipes) stay in Squid's own epoll. accept(2) shows a
+ * descriptor's client; close(2) ends that. A client is an IPv4 address or the 64 bits of an IPv6 network, as for the
+ * throttler. A forked child does none of this.
  */
 
 #define _GNU_SOURCE
@@ -36,14 +34,13 @@
 
 #include "turns.h"
 
-/* Connections that a listener accepts in a turn, at the most: a power of two. The clients' events of a turn are those of
- * four requests or so: where each is a connection of its own, fewer would let the queue grow. More would make the turn
- * longer. */
+/* Most connections that a listener accepts in a turn: a power of two. A turn's events are those of about four requests:
+ * if each is a new connection, fewer would let the queue grow, and more would lengthen the turn. */
 #ifndef ACCEPTS
 #define ACCEPTS 8
 #endif
 
-/* There are no more clients' epolls than this part of the descriptors that the program may have. */
+/* Clients' epolls are at most this fraction of the descriptors that the program may have. */
 #define PART 16
 
 atomic_bool fair;
@@ -52,14 +49,14 @@ atomic_bool cut;
 
 static uint64_t salt;
 static unsigned int places;
-static atomic_uint accepts = 1; /* of each listener, in the turn that begins */
-static atomic_bool in_vain;	/* one of the last turn's was */
+static atomic_uint accepts = 1; /* per listener, in the turn that begins */
+static atomic_bool in_vain;	/* one of the last turn failed */
 
 static pthread_mutex_t clients_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct client {
-	uint64_t first;	     /* whose place it is; others share it */
+	uint64_t first;	     /* the owner; others share the place */
 	int epoll;	     /* 0: none */
-	unsigned int number; /* of descriptors */
+	unsigned int number;
 } clients[CLIENTS];
 
 void end_turns(void)
@@ -78,13 +75,13 @@ void start_turns(void)
 
 /* ------------------------------------------------------------------------------------------------ whose they are */
 
-/* ::ffff:192.0.2.1 is 192.0.2.1, and so is 64:ff9b::192.0.2.1, behind whose first 64 bits are all clients of a NAT64
- * (RFC 6052). */
+/* ::ffff:192.0.2.1 is 192.0.2.1, and so is 64:ff9b::192.0.2.1: its first 64 bits cover all clients of a NAT64 (RFC
+ * 6052). */
 bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *client)
 {
 	static const uint8_t nat64[12] = { 0, 0x64, 0xff, 0x9b };
 	const uint8_t *six = ((const struct sockaddr_in6 *)address)->sin6_addr.s6_addr;
-	uint8_t bits[sizeof *client] = { 0, 0, 0xff, 0xff }; /* no network of IPv6 that is routed begins so */
+	uint8_t bits[sizeof *client] = { 0, 0, 0xff, 0xff }; /* no routed IPv6 network begins so */
 
 	if (port_of(address, length) == 0)
 		return false;
@@ -99,8 +96,8 @@ bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *clien
 	return true;
 }
 
-/* The client's own place, from 1 to places - 1; where all are others', one of these. The lock is held. The mixing is
- * that of MurmurHash3's end, by Austin Appleby, who has put it into the public domain. */
+/* The client's own place, from 1 to places - 1; if all are taken, one of these. Call with the lock. The mixing is the
+ * finalizer of MurmurHash3 by Austin Appleby, who placed it in the public domain. */
 static uint16_t place_for(uint64_t client)
 {
 	uint16_t unused = 0;
@@ -121,7 +118,7 @@ static uint16_t place_for(uint64_t client)
 	return 1 + (client ^ client >> 33) % (places - 1);
 }
 
-/* At the first client: the program may raise its limit before. */
+/* Called at the first client: before, the program may raise its limit. */
 static void count_places(void)
 {
 	struct rlimit limit;
@@ -160,8 +157,8 @@ void share_place(int fd, int copy)
 	pthread_mutex_unlock(&clients_lock);
 }
 
-/* The descriptor is in no client's epoll any more, or never was; the lock is held. Returns the client's epoll if it was
- * the last one, which is to be closed, or 0. */
+/* The descriptor is in no client's epoll any longer, or never was. Call with the lock. Returns the client's epoll, to
+ * be closed, if this was its last descriptor, or 0. */
 static int end_ownership(int fd)
 {
 	struct client *client = &clients[descriptors[fd].place];
@@ -190,19 +187,19 @@ void leave_place(int fd)
 
 /* --------------------------------------------------------------------------------------------------------- turns */
 
-/* In Squid's epoll a client's own has no descriptor of Squid's, but its place below zero. */
+/* In Squid's epoll, the data of a client's epoll is not a descriptor but its place below zero. */
 static int mark_of(uint16_t place)
 {
 	return -1 - place;
 }
 
-/* Have an epoll for the client in Squid's, which is *outer*; the lock is held. */
+/* Open an epoll for the client in Squid's, *outer*. Call with the lock. */
 static bool open_client(struct client *client, int outer)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.fd = mark_of(client - clients) };
 	int epoll = epoll_create1(EPOLL_CLOEXEC);
 
-	/* Standard input was closed; 0 means none here. */
+	/* 0 if standard input was closed; here 0 means none. */
 	if (epoll > 0 && next_epoll_ctl(outer, EPOLL_CTL_ADD, epoll, &event) == 0)
 		client->epoll = epoll;
 	else if (epoll >= 0)
@@ -258,7 +255,7 @@ int part(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *fo
 	return others;
 }
 
-/* What each of *found* clients has in a turn, where there is *room* for so many events of all of them. */
+/* Each of *found* clients' share of a turn, with *room* for this many events of all. */
 static int share_of(int found, int room)
 {
 	int share = TURN / found > 1 ? TURN / found : 1;
@@ -285,7 +282,7 @@ int add_clients(struct epoll_event *events, int count, int most, const uint16_t 
 	return count;
 }
 
-/* Twice as many as in the turn before, while that was not in vain. */
+/* Twice as many as in the turn before, unless that had too many. */
 int add_accepts(struct epoll_event *events, int others, int count, int most)
 {
 	bool wait = false;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The functions of the C library that squid_turns.so stands before, besides those in both/hooks.c.
+ * The functions of the C library that squid_turns.so replaces, besides those in both/hooks.c.
  */
 
 #define _GNU_SOURCE
 
-/* glibc declares these with a transparent union instead of the POSIX type. Its declarations are set aside so that the
+/* glibc declares these with a transparent union instead of the POSIX type. Hide its declarations so that the
  * definitions below can use the latter. */
 #define accept accept_as_libc_declares_it
 #define accept4 accept4_as_libc_declares_it
@@ -48,7 +48,7 @@ __attribute__((constructor)) void start(void)
 	without_zero_read = is_left_out("zero-read");
 }
 
-/* The descriptor *fd* is closed, or about to be. It is no client's any more, and nothing is known of it. */
+/* The descriptor *fd* is closed, or about to be. Forget its client and everything else. */
 static void forget(int fd)
 {
 	int saved = errno;
@@ -71,8 +71,7 @@ static void forget(int fd)
 	errno = saved;
 }
 
-/* *fd*, or its errno, is what *listener* gave. *room*: what the caller has for the address, of which the kernel may have
- * more to say. */
+/* *listener* returned *fd*, or failed with errno. *room*: the caller's room for the address, which may be longer. */
 static int accepted(int listener, int fd, const struct sockaddr *address, const socklen_t *length, socklen_t room)
 {
 	uint64_t client;
@@ -166,7 +165,7 @@ ssize_t write(int fd, const void *bytes, size_t size)
 	ssize_t taken = 0;
 
 	start();
-	/* Who reports a fault, or writes in a signal's handler, must not wait for the lock. */
+	/* A write from a signal handler, as of a fault report, must not wait for the lock. */
 	if (size == 0 || !has_turns(fd) || !(is_clients(fd) || descriptors[fd].interest.wants))
 		return next_write(fd, bytes, size);
 	if (is_clients(fd)) {
@@ -191,6 +190,6 @@ EXPORTED int close(int fd)
 	kept = send_held(fd, true);
 	forget(fd);
 	errno = saved;
-	/* Where a copy sends the rest, the connection goes on, and the next library must not end it. */
+	/* If a copy sends the rest, the connection goes on, and the next library must not end it. */
 	return kept ? close_alone(fd) : next_close(fd);
 }

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * What Squid writes to a client in pieces is given to the kernel in one.
+ * Joins the pieces that Squid writes to a client into one write.
  *
- * Squid gives a client its answer in pieces of 4 KB (HTTP_REQBUF_SZ), the header apart from them, and asks epoll(7) before
- * each whether it may (Comm::Write, Comm::HandleWrite; 5.7 and 6.13). So a download of 64 KB takes 16 calls of write(2),
+ * Squid writes an answer in pieces of 4 KB (HTTP_REQBUF_SZ), apart from the header, and asks epoll(7) before each
+ * whether it may (Comm::Write, Comm::HandleWrite; 5.7 and 6.13). So a download of 64 KB takes 16 calls of write(2),
  * each of which sends packets of its own, and as many of epoll_wait(2).
  *
- * Here a header or a full piece is held, and what follows is added to it, as long as Squid waits to write more, and is told
- * that it may (may_write.c). What is held is sent when Squid does not wait to write, when it had its turn and wrote nothing,
- * when it had no turn twice, when what it wrote last was less than a piece, and when the room is full. So nothing is held
- * for longer than two turns of the event loop.
+ * Here a header or a full piece is held, and more is added to it, as long as Squid waits to write more, and is told
+ * that it may (may_write.c). Held data is sent when Squid does not wait to write, when it had its turn and wrote
+ * nothing, when it had no turn twice, when its last write was less than a piece, and when the room is full. So nothing
+ * is held for longer than two turns of the event loop.
  *
- * Nothing is held of a connection for whose EPOLLOUT Squid does not wait. No more is held than half of what the kernel has
- * room for, so that it takes all at once. Where the kernel does not, for it is out of memory, Squid may not write until it
- * has taken the rest. If Squid closes the connection meanwhile, a copy of its descriptor keeps it until then. If the kernel
- * takes nothing of the rest for REST_SECONDS the connection is reset, for its client must not mistake what it has for all.
+ * Nothing is held for a connection on which Squid does not wait for EPOLLOUT. At most half of the kernel's room is
+ * held, so that it takes all at once. If it does not, for lack of memory, Squid may not write until the kernel has
+ * taken the rest. If Squid closes the connection meanwhile, a copy of its descriptor keeps it until then. If the kernel
+ * takes nothing of the rest for REST_SECONDS the connection is reset: its client must not mistake what it has for all.
  *
- * The program finds an error in sending when it writes or reads the next time, as with what the kernel holds. From then on
+ * The program sees an error in sending at its next write or read, as with data that the kernel holds. From then on
  * nothing is held. A forked child sends nothing of what its parent holds.
  */
 
@@ -30,13 +30,13 @@
 #include "turns.h"
 
 #define PIECE 4096
-/* Around a piece that is sent as a chunk: its size, and two ends of lines. */
+/* Around a piece that is sent as a chunk: its size, and two line ends. */
 #define FRAMING 16
 
 #define JOINED 65536
-/* The room for a header and what follows, while nobody knows whether that is much. */
+/* Room for a header and what follows, while it is unknown whether that is much. */
 #define BEGINNING 16384
-/* Something is held of this many connections at the most. What Squid writes to others goes to the kernel as it is. */
+/* Most connections with held data. Writes to others go to the kernel directly. */
 #define MOST_HELD 256
 #ifndef REST_SECONDS
 #define REST_SECONDS 60
@@ -44,19 +44,19 @@
 
 struct joined {
 	int fd, place;		 /* in all_joined[] */
-	bool more;		 /* what was written last is probably not the last of it */
+	bool more;		 /* the last write was probably not the final one */
 	bool late;		 /* there was no room for its event in the last turn */
-	bool waits;		 /* the kernel has not taken all, and says when it can */
-	time_t until;		 /* when this is given up; 0 as long as the program has not closed it */
-	size_t first, end, room; /* where in the bytes the held part begins and ends, and where it must end */
+	bool waits;		 /* the kernel has not taken all, and reports when it can */
+	time_t until;		 /* when to give up; 0 while the program has not closed it */
+	size_t first, end, room; /* where the held part of the bytes begins and ends, and its limit */
 	char bytes[JOINED];
 };
 
 static struct joined *all_joined[MOST_HELD], *spare;
 static int number_joined;	  /* of all_joined[] */
-static atomic_int number_waiting; /* of these, those that wait; looked at without the lock */
-static int ended[MOST_HELD];	  /* copies of which nothing is held any more */
-static atomic_int number_ended;	  /* looked at without the lock */
+static atomic_int number_waiting; /* of these, those that wait; read without the lock */
+static int ended[MOST_HELD];	  /* copies without held data */
+static atomic_int number_ended;	  /* read without the lock */
 
 static void drop(struct joined *joined)
 {
@@ -85,7 +85,7 @@ static void wait_for_room(struct joined *joined, bool waits)
 	wait_for_rest(joined->fd, waits);
 }
 
-/* Give the kernel what is held. False, with errno, where it has not taken all of it, and waits, or is dropped. */
+/* Send the held data. False, with errno, if the kernel has not taken all; then it waits or is dropped. */
 static bool send_joined(struct joined *joined)
 {
 	size_t before = joined->first;
@@ -113,7 +113,7 @@ static bool send_joined(struct joined *joined)
 	return why == 0;
 }
 
-/* A client that is told of the end must not mistake what it has for all. */
+/* A client that sees a regular end must not mistake what it has for all. */
 static void reset_at_close(int fd)
 {
 	const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
@@ -129,8 +129,8 @@ static void give_up_rest(struct joined *joined)
 	end(joined);
 }
 
-/* How much the kernel takes of a socket at once, to be on the safe side: what it counts is more than the bytes. And whether
- * epoll would say that it may be written to: not where less than a third is free (sk_stream_is_writeable()). */
+/* How much the kernel surely takes at once: what it counts is more than the bytes. And whether epoll would report it as
+ * writable: not with less than a third free (sk_stream_is_writeable()). */
 static size_t room_of(int fd, bool *writable)
 {
 	uint32_t memory[SK_MEMINFO_VARS];
@@ -151,15 +151,14 @@ static bool is_piece(size_t size)
 	return size >= PIECE && size <= PIECE + FRAMING;
 }
 
-/* The header of an answer, and nothing of its body. */
 static bool is_header(const char *bytes, size_t size)
 {
 	return size > 9 && size < PIECE && memcmp(bytes, "HTTP/", 5) == 0 && memcmp(bytes + size - 4, "\r\n\r\n", 4) == 0;
 }
 
-/* Begin to hold what *fd* is given where these bytes are probably not the last. Otherwise return NULL. The program has to
- * *wait* where it was told without a question to the kernel that it may write, and there is little room. Then the kernel
- * says when there is much room, which saves many small writes. */
+/* Begin to hold writes to *fd* if these bytes are probably not the last. Otherwise return NULL. The program must *wait*
+ * if it was told to write without asking the kernel and there is little room. Then the kernel reports when there is
+ * much room, which saves many small writes. */
 static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool *wait)
 {
 	struct joined *joined;
@@ -197,7 +196,7 @@ ssize_t join(int fd, const char *bytes, size_t size)
 	bool wait = false;
 
 	if (joined != NULL && (joined->waits || size > joined->room - joined->end))
-		/* The kernel is given these bytes, too. Otherwise a writer of much would go on before all others for ever. */
+		/* Give the kernel these bytes too. Otherwise a heavy writer would go on before all others for ever. */
 		return send_joined(joined) ? 0 : -1;
 	if (joined == NULL)
 		joined = begin_to_join(fd, bytes, size, &wait);
@@ -217,7 +216,7 @@ int go_on_with_joined(struct epoll_event *events, int most)
 {
 	int count = 0;
 
-	/* Backwards, because the last one takes the place of one that is dropped. */
+	/* Backwards, because the last one replaces a dropped one. */
 	for (int i = number_joined - 1; i >= 0; i--) {
 		struct joined *joined = all_joined[i];
 

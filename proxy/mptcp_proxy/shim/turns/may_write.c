@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Squid asks before each write whether it may, and nearly always it may: it is told so without a question to the kernel.
+ * Tells Squid that it may write without asking the kernel, since nearly always it may.
  *
- * Before it writes Squid has epoll(7) wait for EPOLLOUT (Comm::Write). After it has written it is told so once more, and
- * only then takes that back: two calls of epoll_ctl(2) and two turns of the event loop for each piece of a tunnel, each
- * request and each answer.
+ * Before it writes, Squid has epoll(7) wait for EPOLLOUT (Comm::Write). After it has written it is told so once more,
+ * and only then cancels the wait: two calls of epoll_ctl(2) and two turns of the event loop for each piece of a tunnel,
+ * each request and each answer.
  *
- * So where a program begins to wait for EPOLLOUT of a descriptor that took all of the last write, it has the event in the
- * next turn, and once more in the one after it. If it has written nothing by write(2) then, or if the kernel took less than
- * it was given, the kernel is asked as ever. It is also asked about what a library writes for the program, as GnuTLS does:
- * where there is no room that library gets EAGAIN, and Squid would end the connection for it.
+ * So when a program begins to wait for EPOLLOUT of a descriptor that took all of the last write, it gets the event in
+ * the next turn, and once more in the turn after it. If it has then written nothing by write(2), or if the kernel took
+ * less than it was given, the kernel is asked as usual. The kernel is also asked about writes of a library for the
+ * program, as of GnuTLS: without room that library would get EAGAIN, and Squid would end the connection.
  *
- * These events are for what the last turn began. Each client has its share of MOST of them, and as many are for what is no
- * client's, before the kernel is asked for others'. What the program changes is told to the kernel before that, so that what
- * it takes back in the meantime costs nothing: it stops to wait for an idle connection to the origin, and waits for its
- * answer.
+ * These events are for what the last turn began. Each client has its share of MOST of them, and as many are for
+ * descriptors that are no client's, before the kernel is asked for others' events. Changes are told to the kernel just
+ * before that, so what the program cancels in between costs nothing: for example, it stops waiting for an idle
+ * connection to the origin and waits for its answer.
  *
- * The kernel alone knows of a descriptor of which nothing is known here (it may still be connecting). All this is for the
- * program's event loop (fair_turns.c), and for what it registers with that once there are clients.
+ * Only the kernel knows about a descriptor without history here, which may still be connecting. All this applies to the
+ * program's event loop (fair_turns.c), and to what it registers there once there are clients.
  */
 
 #define _GNU_SOURCE
@@ -31,15 +31,15 @@
 #define MOST (4 * TURN)
 #define ODD (EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP)
 
-/* Recursive: who reports a fault in here, in a signal's handler, may close what it has. */
+/* Recursive: a signal handler that reports a fault in here may close descriptors. */
 pthread_mutex_t events_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-/* Each queue goes from descriptor to descriptor by next[]; -1 ends it. */
+/* Each queue links descriptors by next[]; -1 ends it. */
 static struct ends {
 	int first, last;
 } queues[QUEUES] = { { -1, -1 }, { -1, -1 }, { -1, -1 } };
 
-/* Events of clients since the kernel was asked, of each and of all, and how many each may have. */
+/* Events since the kernel was last asked, per client and of all clients, and each client's limit. */
 static int given_to[CLIENTS], given, share = MOST;
 
 static void append(enum queue queue, int fd)
@@ -54,7 +54,7 @@ static void append(enum queue queue, int fd)
 	ends->last = fd;
 }
 
-/* Take all that is in the queue out of it. Returns the first one, and next_of() each that follows; -1 where there is none. */
+/* Empty the queue. Returns its first descriptor, and next_of() each that follows; -1 ends it. */
 static int take_all(enum queue queue)
 {
 	int first = queues[queue].first;
@@ -69,7 +69,7 @@ static int next_of(enum queue queue, int fd)
 	return descriptors[fd].next[queue];
 }
 
-/* Have the kernel say what is wanted of *fd*, but for what is told without it. Returns what epoll_ctl(2) does. */
+/* Register with the kernel what is wanted of *fd*, except what is told without it. Returns as epoll_ctl(2). */
 static int tell(int fd)
 {
 	struct interest *each = &descriptors[fd].interest;
@@ -77,7 +77,7 @@ static int tell(int fd)
 	bool needed;
 	int result;
 
-	/* What the kernel knows already does no harm. */
+	/* What the kernel already knows does no harm. */
 	if (each->fresh && (each->asked & EPOLLOUT) == 0)
 		events &= ~EPOLLOUT;
 	if (each->rest)
@@ -93,7 +93,7 @@ static int tell(int fd)
 	return result;
 }
 
-/* The kernel may have no memory for a change, or the user too many of them. Then it is told again at the next turn. */
+/* The kernel may lack memory for a change, or the user may have too many. Try again at the next turn. */
 static void tell_changes(void)
 {
 	for (int next, fd = take_all(CHANGED); fd >= 0; fd = next) {
@@ -109,7 +109,7 @@ static void begin_to_wait(int fd)
 	append(FRESH, fd);
 }
 
-/* As epoll_ctl(2) of the event loop, for what is not as it was. */
+/* As epoll_ctl(2) of the event loop, for a change. */
 static int change(int fd, bool wants, uint32_t wanted)
 {
 	struct interest *each = &descriptors[fd].interest, before = *each;
@@ -190,8 +190,8 @@ void serve(int fd, struct epoll_event *event)
 	given_to[place]++;
 }
 
-/* Those for which there was no room come first the next time, which is at once. Descriptors of which it is not known any
- * more whether they may be written to are the kernel's from now on. */
+/* Those without room come first the next time, which is at once. If it is no longer known whether a descriptor may be
+ * written to, the kernel decides from now on. */
 int add_fresh(struct epoll_event *events, int count, int most, int *timeout)
 {
 	bool seen[CLIENTS] = { false };
@@ -233,7 +233,8 @@ int add_fresh(struct epoll_event *events, int count, int most, int *timeout)
 
 void forget_interest(int fd)
 {
-	/* A copy of the descriptor would keep it in there: mptcp_copy() makes such, and a child that was just forked has one. */
+	/* A copy of the descriptor would keep it registered: mptcp_copy() makes such, and a child that was just forked
+	 * has one. */
 	if (descriptors[fd].interest.there)
 		tell_kernel(fd, EPOLL_CTL_DEL, 0);
 	descriptors[fd].interest = (struct interest){ 0 };

@@ -2,18 +2,18 @@
  *
  * A read of no bytes is not the end of the connection.
  *
- * Squid before 6 reads a request's body into a buffer that may be full: the origin takes the body more slowly than the
- * client sends it. It then asks for 0 bytes, gets 0, which is what read(2) says, and takes that for the client's end of
- * the connection: an upload of more than the buffer to a slow origin always fails (Squid bug 5405). Here such a read
- * of a socket says that there is nothing to be had now (EAGAIN), so that Squid asks again.
+ * Squid before 6 reads a request's body into a buffer, which is full when the origin takes the body more slowly than
+ * the client sends it. Squid then reads 0 bytes, gets 0 as read(2) specifies, and takes that for the client's end of
+ * the connection. So an upload of more than the buffer to a slow origin always fails (Squid bug 5405). Here such a read
+ * of a socket returns EAGAIN, so that Squid tries again.
  *
- * It asks again at once, for the socket has data. The pause bounds what that costs: without it a core is busy for as
- * long as the origin is slow. While the pause lasts Squid does nothing else, so it must be short against a turn of its
- * event loop in which there is something to do. There is one pause in a turn, however many descriptors ask: with one
- * for each, a client with 800 such uploads would stop Squid for 0.16 s in each turn. A turn is over when a descriptor
- * asks that has asked since the last pause, for the event loop comes to each of them once before it comes to one again.
- * Where it leaves some of a client's for the next time (fair_turns.c) turns are short, and others wait: then there is a
- * pause in ten times its length at the most.
+ * It does so at once, because the socket has data. A pause bounds the cost: without it a core is busy for as long as
+ * the origin is slow. Squid is blocked during the pause, so the pause must be short against a busy turn of its event
+ * loop. There is one pause in a turn, however many descriptors read: with one for each, a client with 800 such uploads
+ * would stop Squid for 0.16 s in each turn. A turn is over when a descriptor reads that has read since the last pause,
+ * because the event loop visits each of them once before it visits one again. If the loop leaves some of a client's
+ * events for the next time (fair_turns.c), turns are short and others wait: then the pauses are at least ten times
+ * their length apart.
  */
 
 #define _GNU_SOURCE
@@ -46,7 +46,7 @@ static long long nanoseconds(void)
 static void pause_once_in_a_turn(int fd)
 {
 	const struct timespec pause = { .tv_nsec = PAUSE_NS };
-	/* Two that share a place cost a pause more. */
+	/* Two that share a place cost one more pause. */
 	atomic_uint *last = &descriptors[(unsigned int)fd % DESCRIPTORS].asked_in;
 
 	if (*last == turn) {
