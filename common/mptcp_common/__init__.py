@@ -1,4 +1,4 @@
-"""What proxy, throttler and bench read and print alike."""
+"""Shared by all components of the distribution."""
 
 __version__ = "0.1.0"
-"""Of the distribution that has both daemons; pyproject.toml says the same."""
+"""Of the distribution with all components; pyproject.toml has the same."""
