@@ -1,14 +1,13 @@
-"""Squid's own counters: pages of its cache manager, as text. Pure.
+"""Squid's own counters, from the text of its cache manager's pages. Pure.
 
-squid.conf gives these pages to the host itself alone (``http_access allow localhost manager``). With ``workers``,
-Squid's coordinator adds up what they all have in ``info`` and ``counters``. A worker that takes the place of one that
-ended counts from 0, so such a sum falls, and Prometheus, which takes that for a new beginning of the whole, would count
-all that the others have had until then a second time. So counters are asked for of each process by itself
-(``processes=NUMBER``; the number is the place, which a successor takes over), and each begins anew for itself alone.
-Which numbers there are is in every page that Squid does not add up: ``refresh`` is there in all builds, and short.
+squid.conf gives these pages only to the host itself (``http_access allow localhost manager``). With ``workers``,
+Squid's coordinator adds up ``info`` and ``counters`` of all. A worker that replaces an ended one counts from 0, so the
+sum falls. Prometheus would take that for a restart, and count the others' total a second time. So each process's
+counters are read separately (``processes=NUMBER``; a successor takes over the number), and reset separately. The
+numbers are in every page that Squid does not add up: ``refresh`` exists in all builds, and is short.
 
-A tunnel (CONNECT) is what Squid counts as a request to a server of another kind than HTTP and FTP (``server.other``;
-src/tunnel.cc), and nothing else is: conf/squid.conf refuses other protocols.
+Squid counts a tunnel (CONNECT) as a request to a server of another kind than HTTP and FTP (``server.other``;
+src/tunnel.cc). Nothing else counts there, because conf/squid.conf refuses other protocols.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .building import Labels, counters, gauge, gauges
 
 INFO, COUNTERS, BY_PROCESS = "info", "counters", "refresh"
 THE_ONLY_PROCESS = 1
-"""A Squid with one process gives it no number. One with several begins at this."""
+"""A Squid with one process does not number it. Several are numbered from this."""
 _PART = re.compile(r"^by kid(\d+) \{$", re.MULTILINE)
 _KIB = 1024
 
@@ -68,27 +67,27 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class SquidPages:
-    """What Squid says of itself."""
+    """Squid's figures."""
 
     counters: Mapping[int, Mapping[str, float]]
-    """Of each process, by Squid's names, in its units."""
+    """By process, then by Squid's names, in its units."""
     info: Mapping[str, str]
-    """Of all of them, by Squid's titles."""
+    """Of all processes, by Squid's titles."""
 
 
 def parse_processes(text: str) -> list[int]:
-    """Return the numbers of the processes that have a part in the page ``BY_PROCESS``: none where there is but one."""
+    """Return the numbers of the processes in the page ``BY_PROCESS``: none if there is only one."""
     return sorted({int(number) for number in _PART.findall(text)})
 
 
 def parse_info(text: str) -> dict[str, str]:
-    """Return what the page ``INFO`` has, by its titles."""
+    """Return the page ``INFO`` by its titles."""
     lines = (line.partition(":") for line in text.splitlines())
     return {title.strip(): value.strip() for title, colon, value in lines if colon}
 
 
 def parse_counters(text: str) -> dict[str, float]:
-    """Return what a page ``COUNTERS`` has, by its names. Raises ValueError where it is not Squid's."""
+    """Return a page ``COUNTERS`` by its names. Raises ValueError if it is not Squid's."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         name, equals, value = line.partition(" = ")
@@ -101,7 +100,7 @@ def parse_counters(text: str) -> dict[str, float]:
 
 
 def squid_families(pages: SquidPages | None) -> Iterator[Metric]:
-    """Yield what Squid counts; None: it does not answer. What a version of Squid does not tell is left out."""
+    """Yield Squid's metrics; None: it does not answer. Figures that a version of Squid lacks are left out."""
     yield gauge("squid_up", "1 while Squid answers for its cache manager's pages, else 0.", float(pages is not None))
     if pages is None:
         return

@@ -1,8 +1,8 @@
-"""The throttler's metrics, made from its answer to ``summary`` alone (docs/status.md). Pure.
+"""The throttler's metrics, made only from its answer to ``summary`` (docs/status.md). Pure.
 
-Labels are what the policy names (policy, rule, path, budget), tunnels and their paths, the direction, an interface of
-the throttler's, a BPF program: never a client, a connection or a port. How many samples there are therefore depends on
-policy and settings, not on the traffic.
+Labels are the policy's names (policy, rule, path, budget), tunnels and their paths, the direction, an interface, a BPF
+program: never a client, a connection or a port. So the number of samples depends on policy and settings, not on the
+traffic.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .building import ABSENT, Labels, counter, counters, gauge, gauges, sums
 
 Answer = Mapping[str, Any]
 MAX_CAPS = 1000
-"""Caps that are shown, a rule on a path in a direction each. Those of the policy in force come first in the answer;
-after them those of policies from before, whose bytes still count."""
+"""Caps shown, each for a rule, path and direction. The answer has the current policy's first, then those of earlier
+policies, whose bytes still count."""
 _BITS = 8
 _CAP = ("policy", "rule", "path", "direction")
 _CAP_CLASSES = (
@@ -28,7 +28,7 @@ _CAP_CLASSES = (
     ),
     ("shared_classes", "Those of them that have subflows on other paths as well, where they count too."),
 )
-"""Not in the answer of a throttler from before them; so with some of these:"""
+"""An older throttler's answer lacks these, and some of the following:"""
 _CAP_RATES = (
     ("rate", "The least that a class of a cap guarantees"),
     ("lowest_ceil", "The least that a class of a cap lets through"),
@@ -74,7 +74,7 @@ _BUDGETS = (
 
 
 def throttler_families(summary: Answer | None) -> Iterator[Metric]:
-    """Yield what the throttler says of itself; None: it does not answer, and of it there is ``up`` alone."""
+    """Yield the throttler's metrics; None: it does not answer, and only ``up`` is shown."""
     up = float(summary is not None)
     yield gauge("mptcp_throttler_up", "1 while the throttler answers, else 0, and no metric of it is there.", up)
     if summary is None:
@@ -87,7 +87,7 @@ def throttler_families(summary: Answer | None) -> Iterator[Metric]:
 
 
 def policy_name(summary: Answer) -> str:
-    """Return the name of the policy's file, without its ending."""
+    """Return the name of the policy's file, without its extension."""
     return PurePath(summary["policy"]["file"]).stem
 
 
@@ -105,7 +105,7 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     yield counter("mptcp_throttler_reloads_refused_total", "Reloads refused; the policy stays.", reloads["refused"])
     refused = float(reloads["last_refused"] is not None)
     yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
-    failing = float(summary.get("ledger_error") is not None)  # .get: a throttler from before it
+    failing = float(summary.get("ledger_error") is not None)  # .get: an older throttler
     yield gauge("mptcp_throttler_ledger_failing", "1 while what budgets count cannot be written, else 0.", failing)
     captures: dict[Labels, float] = {(name,): float(there) for name, there in summary.get("captures", {}).items()}
     text = "1 while the throttler captures on the interface, 0 while that is down or gone."
@@ -121,7 +121,7 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
 
 def _traffic(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_connections", "MPTCP connections to the proxy, and tunnels.", summary["connections"])
-    tunnels = summary.get("tunnels", ())  # .get: a throttler from before it
+    tunnels = summary.get("tunnels", ())  # .get: an older throttler
     number = len({each["tunnel"] for each in tunnels})
     yield gauge("mptcp_throttler_tunnels", "Tunnels of Multipath UDP under the policy.", number)
     text = "IP packets carried by each path of a tunnel, since the path has its addresses."
@@ -147,9 +147,9 @@ def _traffic(summary: Answer) -> Iterator[Metric]:
 
 def _caps(summary: Answer) -> Iterator[Metric]:
     caps = [(_cap_labels(each), each) for each in summary["rules"][:MAX_CAPS]]
-    # A rule that is in the policy no more has neither rate nor subflows, and what it let through is still counted.
+    # A rule that left the policy has neither rate nor subflows, but its bytes still count.
     present = [(labels, each) for labels, each in caps if each["rate"] is not None]
-    # A dry run decides about subflows, and nothing of it is in the kernel.
+    # A dry run decides about subflows, but the kernel has nothing of it.
     dry_run = summary["policy"]["dry_run"]
     in_force = sums((labels, 0 if dry_run else each["capped"] - each["landing"]) for labels, each in present)
     yield gauges("mptcp_throttler_caps_in_force", "Subflows under each cap.", _CAP, in_force)
@@ -166,7 +166,7 @@ def _caps(summary: Answer) -> Iterator[Metric]:
     text = "Payload that subflows under each cap carried since the throttler's start."
     carried = sums((labels, each["bytes"]) for labels, each in caps)
     yield counters("mptcp_throttler_cap_bytes_total", text, _CAP, carried)
-    counts = summary.get("class_counts")  # .get: a throttler from before it
+    counts = summary.get("class_counts")  # .get: an older throttler
     listed = sums(((each["direction"],), 1.0) for each in summary["classes"])
     classes: dict[Labels, float] = listed if counts is None else {(way,): float(counts[way]) for way in counts}
     yield gauges("mptcp_throttler_classes", "HTB classes of caps.", ("direction",), classes)
@@ -180,10 +180,10 @@ def _budgets(summary: Answer) -> Iterator[Metric]:
     policy = policy_name(summary)
     fullest: dict[Labels, Answer] = {}
     for each in summary["budgets"]:
-        # Those first that are fullest, and the fullest of each budget among them.
+        # The fullest first, and with them the fullest of each budget.
         fullest.setdefault((policy, each["name"]), each)
     for total in summary["budget_totals"]:
-        # A budget for each client has no account before a client uses it: its series shall be there from the start.
+        # A budget per client has no account before a client uses it, but its series must exist from the start.
         if "first_volume" in total:
             unused = {"used": 0, "volume": total["first_volume"], "until": total["until"]}
             fullest.setdefault((policy, total["name"]), unused)
@@ -199,7 +199,7 @@ def _counters(summary: Answer) -> Iterator[Metric]:
     counted, guard = summary["counters"], summary["guard"]
     for names, values in ((_OBSERVERS, counted["observers"]), (_TRACKER, counted["tracker"])):
         for name, key, text in names:
-            if key in values:  # a throttler from before it has none
+            if key in values:  # an older throttler has none
                 yield counter(f"mptcp_throttler_{name}_total", text, values[key])
     reconcilers = {"down": counted["reconciler"], "up": counted["upload_reconciler"]}
     for name, key, text in (
@@ -214,11 +214,11 @@ def _counters(summary: Answer) -> Iterator[Metric]:
         ("lacking_bytes", "Bytes that uncapped paths carried less than before, while caps beside them were relaxed."),
         ("relaxed_bytes", "Bytes that capped subflows carried while their caps were relaxed."),
     ):
-        if name in counted["guard"]:  # a throttler from before has none
+        if name in counted["guard"]:  # an older throttler has none
             yield counter(f"mptcp_throttler_guard_{name}_total", text, counted["guard"][name])
     yield gauge("mptcp_throttler_guard_relaxed", "Connections whose caps the guard relaxes now.", guard["relaxed"])
     yield _reaction(summary["reaction"])
-    # A throttler from before has none.
+    # An older throttler has none.
     if "effect" in summary:
         yield _effect(summary["effect"])
 
