@@ -17,7 +17,6 @@ _MAP_LPM_TRIE = 11
 _NO_PREALLOCATION = 1
 _LOG_BYTES = 1 << 16
 _BATCH = 4096
-"""Entries read from a map at a time."""
 
 
 class _Pointer(ctypes.c_void_p):
@@ -80,10 +79,7 @@ class Bpf:
         return Map(descriptor, name, key_bytes, value_bytes, entries)
 
     def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
-        """Set entries; keys and values are concatenated.
-
-        Raises KernelError, a special one if the map is full; the entries before the refused one are set.
-        """
+        """Set entries from concatenated keys and values. After a KernelError, those before the refused one are set."""
         count = ctypes.c_uint32(len(keys) // table.key_bytes)
         if count:
             result = self.library.bpf_map_update_batch(table.descriptor, keys, values, ctypes.byref(count), None)

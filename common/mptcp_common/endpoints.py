@@ -14,10 +14,7 @@ _ENDPOINT: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<v4>[0-9.]+)):(
 
 
 def address_and_port(value: object, *examples: str) -> tuple[str, int]:
-    """Return both parts of *value*, ``ADDR:PORT`` or ``[ADDR]:PORT`` for IPv6.
-
-    Raises ValueError otherwise: one line, with *examples* of what is allowed.
-    """
+    """Return both parts of ``ADDR:PORT`` or ``[ADDR]:PORT``. Raises ValueError, one line with *examples*."""
     found = _ENDPOINT.fullmatch(value) if isinstance(value, str) else None
     try:
         if found is not None and 0 < int(found["port"]) < 65536:

@@ -35,10 +35,7 @@ def lines(text: str, priority: int, *, for_journal: bool) -> str:
 
 
 def entry(text: str, priority: int, fields: Mapping[str, str | tuple[str, ...]]) -> bytes:
-    """Return the datagram of one entry. Names of *fields* have capital letters, digits and underscores.
-
-    A field with several values is repeated, so that each value finds the entry.
-    """
+    """Return the datagram of one entry. *fields* have capital names; several values of one become several fields."""
     pieces = []
     for name, values in {"MESSAGE": text, "PRIORITY": str(priority), **fields}.items():
         for value in (values,) if isinstance(values, str) else values:

@@ -40,7 +40,6 @@ class Problem:
     value: str | None
     """The bad value as the message shows it; None if there is none."""
     message: str
-    """What is wrong, and what is allowed."""
     severity: Severity = Severity.ERROR
 
     def __str__(self) -> str:
@@ -58,10 +57,7 @@ class DocumentError(Exception):
 
 
 class Nothing:
-    """The value of a key that is written without one (YAML null).
-
-    It is not None, so that an empty key differs from a missing one.
-    """
+    """The value of a key without one (YAML null); not None, so that an empty key differs from a missing one."""
 
     def __repr__(self) -> str:
         return "nothing"

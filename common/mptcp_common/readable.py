@@ -22,7 +22,6 @@ def groups_of_unit(unit: str) -> list[int]:
 
 
 def _number(group: str) -> int | None:
-    """Return the ID of a group, given by name or number."""
     try:
         return int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
     except KeyError:

@@ -94,7 +94,6 @@ async def keep_looking(renewal: Renewal) -> None:
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """Return the stamp of the file behind *path*; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:

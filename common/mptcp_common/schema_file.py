@@ -15,10 +15,8 @@ def schema_text(schema: Mapping[str, Any]) -> str:
 
 
 def written(module: str, name: str, schema: Mapping[str, Any], arguments: Sequence[str]) -> int:
-    """Write the file *name* into the directory that is the only one of *arguments*; return the exit status.
-
-    *module* is for the usage line: ``python -m MODULE DIRECTORY``. Raises OSError.
-    """
+    """Write the file *name* into the directory in *arguments*; return the exit status. *module* is for the usage line.
+    Raises OSError."""
     if len(arguments) != 1:
         print(f"usage: python -m {module} DIRECTORY", file=sys.stderr)
         return 2

@@ -22,10 +22,7 @@ def is_managed() -> bool:
 
 
 def notify(*lines: str, descriptors: Sequence[int] = ()) -> None:
-    """Send *lines*, for example ``READY=1``, with *descriptors* for its store. Does nothing without a service manager.
-
-    Raises OSError if it cannot be told.
-    """
+    """Send *lines*, such as ``READY=1``, and *descriptors* to the service manager, if there is one. Raises OSError."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

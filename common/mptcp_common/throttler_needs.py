@@ -118,10 +118,7 @@ def by_nftables(feature: str) -> bool:
 
 
 def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) -> Iterator[tuple[str, Lack]]:
-    """Yield those of *features* that do not work. *results*: by feature None if it works, otherwise the reason.
-
-    Untried features are skipped.
-    """
+    """Yield those of *features* with a reason in *results*: None there means that it works; untried ones are absent."""
     for feature in features:
         if (reason := results.get(feature)) is None:
             continue

@@ -77,10 +77,7 @@ def parse_size(value: object, lowest: int = 1, highest: int = HIGHEST_SIZE) -> i
 
 
 def format_rate(bits_per_second: int) -> str:
-    """Return the rate exactly, in the largest unit that needs at most three decimals: ``1.5 Mbit/s``.
-
-    The number must not be negative. :func:`parse_rate` reads the result back as the same number.
-    """
+    """Return the rate exactly, with at most three decimals: ``1.5 Mbit/s``. :func:`parse_rate` reads it back."""
     for factor, unit in ((10**9, "Gbit/s"), (10**6, "Mbit/s"), (10**3, "kbit/s")):
         if bits_per_second >= factor and bits_per_second * 1000 % factor == 0:
             return f"{_plain(Decimal(bits_per_second) / factor)} {unit}"

@@ -128,7 +128,6 @@ def _meant_key(model: type[Section], error: ErrorDetails) -> KeyPath:
 
 
 def _is_misspelt(error: ErrorDetails, meant: set[KeyPath]) -> bool:
-    """Tell whether a missing key is only misspelt: one line about it is enough."""
     return error["type"] == "missing" and tuple(error["loc"]) in meant
 
 
