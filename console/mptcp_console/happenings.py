@@ -90,7 +90,6 @@ class Happenings:
         self._bytes = 0
         self.counts = EventCounts()
         self.serial = 0
-        """Of the newest event."""
         self.since: float | None = None
         """From here on the events are complete; None if unknown, and none was dropped."""
         self.counted_since: float | None = None

@@ -97,10 +97,7 @@ class Tracks:
         return len(self._tracks)
 
     def advance(self, second: int) -> None:
-        """Go on to *second*; the seconds up to it are unknown until they are put.
-
-        If the clock was set back, the values of later seconds become unknown again.
-        """
+        """Go on to *second*; unset seconds are unknown. If the clock was set back, later ones become unknown."""
         before, self._now = self._now, second
         if before is None or second < self._first or before - second >= SPAN:
             self._tracks.clear()

@@ -25,8 +25,7 @@ class Live:
         self._names = names or AddressNames(None)
         self._login = login
         self._made: dict[int, tuple[str, int]] = {}
-        """Messages of the latest tick, by the event after which each begins, with its last event: most browsers get the
-        same one."""
+        """Messages of the latest tick, and their last event, by the browser's last event: most get the same."""
         self._tick = -1
 
     async def stream(self) -> AsyncIterator[str]:

@@ -20,7 +20,6 @@ LONGEST_SPAN: Final = 2 * SPAN
 LONGEST_POLICY: Final = 48 * 1024
 """Bytes of UTF-8: the throttler reads a line of 64 KiB, in which newlines take two each."""
 POLICY_TEXT: Final = {"query": "policy"}
-"""The query for the text of the policy in force."""
 _TOKEN: Final = re.compile(r"[0-9a-f]{8,9}")
 _WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -94,10 +93,7 @@ def events(given: Mapping[str, str]) -> tuple[Wanted, float | None, int]:
 
 
 def window(given: Mapping[str, str], now: float) -> tuple[int, int, int]:
-    """Return first and last second of the history, and the step between values.
-
-    A browser asks for a ``span`` of seconds before now, because its clock may differ.
-    """
+    """Return first and last second and step. A browser gives the ``span`` before now, because its clock may differ."""
     _only(given, "from", "to", "span", "step")
     last = _time(given, "to") or now
     first = _time(given, "from")

@@ -79,17 +79,13 @@ def _rule_key(each: Mapping[str, Any], what: What) -> RuleKey:
 
 
 class Meter:
-    """Rates of paths, from one summary to the next.
-
-    The throttler counts only when it samples its sockets, and says when. If it has not between two summaries, the last
-    rates stay.
-    """
+    """Rates of paths, from one summary to the next. The throttler counts only when it samples its sockets, and says
+    when; until it does, the last rates stay."""
 
     def __init__(self) -> None:
         self._base: Mapping[str, Any] | None = None
         """The summary where the next rate starts."""
         self._time: float | None = None
-        """Time of the last summary."""
         self.paths: dict[PathKey, float] = {}
         """Bits/s."""
 

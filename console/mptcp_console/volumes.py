@@ -43,7 +43,6 @@ class Volumes:
         self._pid: object = None
         self._before: dict[PathKey, int] = {}
         self._last: float | None = None
-        """Time of the last summary."""
         if not saved:
             return
         try:

@@ -33,7 +33,6 @@ KEPT_SECONDS = 0.5
 THROTTLER_SECONDS = 1.5
 """The throttler's time to answer: within 2 s Prometheus knows that it does not."""
 SQUID_SECONDS = 1.0
-"""Squid's time to answer."""
 SCHEMA = 2
 """The supported version of the throttler's answers."""
 # Not /proc/net, which a unit with ProcSubset=pid does not have.
