@@ -33,8 +33,7 @@ MOST_SYSTEMS = 20
 MOST_SYSTEMS_OF_ONE = MOST_SYSTEMS // 2
 """Per client: room for the phones of one LAN, while a host with 2**64 addresses leaves half to others."""
 LONGEST_SECONDS = MOST_SYSTEMS * PAUSE_SECONDS
-"""The longest wait for a turn. Together with the question itself it stays below bounded.REQUEST_SECONDS, after which
-there would be no answer at all."""
+"""The longest wait for a turn; with the question itself it must stay below bounded.REQUEST_SECONDS."""
 KEPT_SECONDS = 1.0
 """How long a kept answer serves the same question."""
 START_SECONDS = 3.0
@@ -117,10 +116,7 @@ class Asker:
         return await self._once(f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], ask)
 
     async def budgets_of(self, address: str) -> Answer:
-        """Return the outcome, and the budgets of the client at *address*, with or without a connection.
-
-        Concurrent requests of one address share one question.
-        """
+        """Like :meth:`client`, for budgets of *address*, connected or not. Concurrent requests share a question."""
 
         async def ask() -> Answer:
             return await self._now({"query": "budgets", "client": address})

@@ -27,9 +27,8 @@ MOST_OF_ONE = 32
 REQUEST_SECONDS = 20.0
 """Limit for a request to come and its answer to be made and read; includes the TLS handshake."""
 _RECEIVED, _SENT, _WRITTEN = 16 << 10, 64 << 10, 16 << 10
-"""Bytes in the kernel's buffers of a connection (socket(7)), and waiting here beside one answer. They bound the cost of
-a client that sends without end and reads nothing: by default asyncio reads 256 KiB at once, and the kernel holds
-megabytes."""
+"""Bytes that the kernel buffers for a connection (socket(7)), and that wait here beside one answer, for clients that
+send without end and read nothing: by default asyncio reads 256 KiB at once, and the kernel holds megabytes."""
 _AGAIN = 0.5
 """Seconds until the next attempt after a failed accept."""
 

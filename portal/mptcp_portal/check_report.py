@@ -72,10 +72,8 @@ class Budget:
     volume: int
     """Until the first step."""
     left: int
-    """Of the volume."""
     until: float | None
     shared: bool = False
-    """With other clients."""
     client: str | None = None
     """The client's address that it is for, if each address has its own."""
     step: int | None = None
@@ -282,7 +280,6 @@ def _volume(budget: Budget, zone: str | None) -> str:
 
 
 def _steps(budget: Budget) -> str:
-    """Return which further step a used-up budget has reached, and which comes next."""
     step, coming = budget.step, budget.next_step
     reached = "" if step is None or step <= budget.volume else f", and all until the step at {_amount(step, step)}"
     if coming is None:

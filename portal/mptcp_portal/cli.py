@@ -24,7 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="mptcp-portal", description="Pages for the proxy's clients: how they are connected, and how to use it."
     )

@@ -15,14 +15,12 @@ from typing import Final, NamedTuple
 
 Address = IPv4Address | IPv6Address
 End = tuple[Address, int]
-"""Address and port."""
 
 
 class Ends(NamedTuple):
     """Both ends of a client's connection to the proxy.
 
-    The client's end is not enough: clients behind one NAT may share it if they connect to different addresses or ports
-    of the proxy.
+    Clients behind one NAT may share the client's end if they connect to different addresses or ports of the proxy.
     """
 
     client: End
@@ -38,7 +36,6 @@ _REQUEST, _DUMP = 1, 0x300
 _ALL_STATES: Final = 0xFFFFFFFF
 _ESTABLISHED: Final = 1 << 1
 _LISTEN: Final = 10
-"""TCP_LISTEN."""
 _INFO: Final = 2
 """INET_DIAG_INFO: the attribute, and the bit of idiag_ext from 1."""
 _REQ_PROTOCOL: Final = 3
@@ -76,10 +73,7 @@ class MptcpSocket:
 
 
 def tcp_owner(local: End, remote: End) -> int | None:
-    """Return the user ID of the TCP socket from *local* to *remote*, None if there is none.
-
-    Raises OSError if the kernel cannot be asked.
-    """
+    """Return the user ID of the TCP socket from *local* to *remote*, None if there is none. Raises OSError."""
     for message in _with(local, remote, _ANY_INTERFACE):
         return int(struct.unpack_from("=I", message, _UID_AT)[0])
     return None

@@ -33,10 +33,7 @@ def kernel_view(ends: Ends) -> KernelView | None:
 
 
 class NewConnections:
-    """Looks at connections that carry one request, so that no second request could find more subflows.
-
-    A relay's are like this: docs/relay.md says why.
-    """
+    """Looks at connections with one request, like a relay's (docs/relay.md): no second one finds more subflows."""
 
     def __init__(self, look: KernelQuestion) -> None:
         self._look = look

@@ -48,10 +48,7 @@ class Service:
 
 
 def services(settings: Settings, asker: Asker) -> dict[str, Service]:
-    """Return the services by the names shown to people. *asker* asks the throttler.
-
-    Raises DocumentError if this host does not match *settings*.
-    """
+    """Return the services by name. Raises DocumentError if *settings* do not fit the host."""
     try:
         uid = pwd.getpwnam(settings.squid_user).pw_uid
     except KeyError:

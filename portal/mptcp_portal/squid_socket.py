@@ -31,10 +31,7 @@ def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
 
 
 def client_ends(headers: list[tuple[bytes, bytes]]) -> Ends | None:
-    """Return both ends of the client's connection from a request's headers; None unless they are there exactly once.
-
-    Raises EarlierHeaderError.
-    """
+    """Return both ends of the client's connection; None unless HEADER is there once. Raises EarlierHeaderError."""
     values = [value for name, value in headers if name == HEADER]
     if len(values) != 1:
         return None
@@ -57,10 +54,7 @@ def _end(address: str, port: str) -> End:
 
 
 def is_relayed(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Tell whether the request came through a proxy before ours: Via names each (RFC 9110, 7.6.3).
-
-    A client can forge this, but only for its own page.
-    """
+    """Tell whether a proxy came before ours: Via names each (RFC 9110, 7.6.3). A client can forge only its own."""
     named = b",".join(value for name, value in headers if name == b"via")
     return sum(bool(each.strip()) for each in named.split(b",")) > 1
 
