@@ -46,10 +46,7 @@ def answer(received: bytes) -> Answer | None:
 
 
 def check_request(received: bytes, login: str) -> bytes | None:
-    """Return a browser's request as one to a proxy for the check page; None while its head is incomplete.
-
-    Raises ValueError if it has no HTTP request line.
-    """
+    """Return a browser's request as a proxy request for the check page; None while incomplete. Raises ValueError."""
     head, end, rest = received.partition(_END)
     if not end:
         if len(received) > LONGEST_HEAD:

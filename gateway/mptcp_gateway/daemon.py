@@ -91,7 +91,6 @@ class Daemon:
         self._answered: dict[int, Goal] = {}
         """By IP version: the parent's address that answered last."""
         self._ports: set[int] = set()
-        """Local ports of running trials."""
         self._failed: dict[str, set[str]] = {}
         """Logged errors, by operation."""
         self._bests: dict[int, Way | None] = {}

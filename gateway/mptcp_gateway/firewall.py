@@ -25,10 +25,7 @@ _LOCAL: Final = {
 
 
 def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
-    """Return the text for ``nft -f`` that replaces our table.
-
-    Elements that name servers put into the sets ``names4`` and ``names6`` stay.
-    """
+    """Return the text for ``nft -f`` that replaces our table; name servers' elements in ``names4``, ``names6`` stay."""
     devices = {_quoted(device): uplink_mark(number) for number, device in enumerate(uplinks.values())}
     if lan.tunnel:
         devices[_quoted(lan.tunnel)] = int(Mark.TUNNEL)

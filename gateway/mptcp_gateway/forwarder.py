@@ -50,12 +50,10 @@ _TELL_SECONDS: Final = 1.0
 _FORBIDDEN: Final = 403
 _MOST_REFUSED: Final = 100
 _PARENTS_ASKED: Final = 2
-"""Per tunnel."""
 MOST_OF_ONE: Final = 1000
 """Connections of one device. Further ones are reset, so that a scanning device leaves room for the others."""
 _PAUSE_SECONDS: Final = 0.1
 _ACCEPTS: Final = 64
-"""Connections accepted at a time."""
 _BACKLOG: Final = 4096
 _IPPROTO_MPTCP: Final = 262
 _IP_TRANSPARENT, _IPV6_TRANSPARENT = 19, 75
@@ -89,7 +87,6 @@ class Forwarder:
         self._pumps: set[Pump] = set()
         self._counts: Counter[str] = Counter()
         self._of: Counter[str] = Counter()
-        """Connections by device."""
         self._refused: list[int] = []
         """Ports to which parents forbid tunnels, up to a limit."""
         self._why = ""

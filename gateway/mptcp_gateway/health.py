@@ -75,7 +75,6 @@ class Health:
     remark: str = ""
     """What was remarkable in that trial."""
     changes: list[float] = field(default_factory=list)
-    """When the verdict changed."""
 
     @property
     def timeout(self) -> float:

@@ -41,7 +41,6 @@ class Lan:
     """The home network whose gateway this host is."""
 
     devices: tuple[str, ...]
-    """Interfaces that lead there."""
     past_devices: tuple[Network, ...] = ()
     """Devices, destinations and ports (TCP, UDP) that bypass the forwarder and the tunnel."""
     past_destinations: tuple[Network, ...] = ()

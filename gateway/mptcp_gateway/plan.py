@@ -89,10 +89,8 @@ class Objects:
 
 
 def apart(order: Sequence[str], found: Mapping[Way, Access]) -> tuple[dict[Way, Access], dict[Way, str]]:
-    """Return the ways in their order, without those whose address an earlier one has; and these, with that uplink.
-
-    No rule could tell their packets apart.
-    """
+    """Return the ways in order, and those that share an earlier one's address, with that uplink: no rule could tell
+    their packets apart."""
     kept: dict[Way, Access] = {}
     twins: dict[Way, str] = {}
     of: dict[Address, str] = {}
@@ -125,10 +123,9 @@ def planned(
 ) -> Objects:
     """Return the wanted objects.
 
-    *order*: of the uplinks, preferred first. *parents*: their known addresses. Endpoints beyond the kernel's limit are
-    left out, those of the last uplinks. *tunnel*: the tunnel device's index, if it is up, and the IP versions that it
-    carries. Its own packets leave by the uplinks, so it is not used while no parent answers: its other end is
-    unreachable, too.
+    *order*: of the uplinks, preferred first. *parents*: their known addresses. Of the endpoints, the kernel's limit
+    cuts the last. *tunnel*: the tunnel device's index, if it is up, and its IP versions. Its packets leave by the
+    uplinks, so it is not used while no parent answers.
     """
     routes: set[Route] = set()
     rules: set[Rule] = set()

@@ -105,10 +105,8 @@ class Before:
         return refused
 
     def have_endpoints(self, wanted: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
-        """Make these endpoints, and remove our others and those with one of our ways' *addresses*.
-
-        Return what was refused. Raises KernelError if the kernel's endpoints are unknown.
-        """
+        """Make these endpoints, and remove our others and those with one of our ways' *addresses*; return what was
+        refused. Raises KernelError if the kernel's endpoints are unknown."""
         devices = {each.address: each.device for each in wanted}
         refused: list[str] = []
         there = endpoints()

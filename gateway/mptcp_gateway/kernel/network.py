@@ -259,7 +259,6 @@ def _has_carrier(link: Any) -> bool:
 
 
 def _hops(route: Any) -> Iterator[tuple[int, str | None]]:
-    """Yield the devices and gateways of a route."""
     several = route.get_attr("RTA_MULTIPATH")
     if several:
         for each in several:
