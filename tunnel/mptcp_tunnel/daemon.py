@@ -41,8 +41,7 @@ _NEVER: Final = 1 << 63
 _TURN: Final = 25_000_000
 """Nanoseconds between two checks of a relay's tunnels for due work."""
 _TELL: Final = 2_000_000_000
-"""Nanoseconds between two updates of the programs, changed or not. After five seconds without one, they use every
-path."""
+"""Nanoseconds between two updates of the programs, which use every path after five seconds without one."""
 _UPLINKS: Final = 1_000_000_000
 """Nanoseconds between two checks of the uplinks, their addresses and gateways."""
 _TENTHS: Final = 10
@@ -55,7 +54,6 @@ The kernel's stamp tells when each came."""
 _STALE: Final = 200_000_000
 """Nanoseconds. A message that waited longer says nothing about now; skipping it ends a backlog soon."""
 _BATCH: Final = 64
-"""Messages read from one interface before other work is done."""
 _LEAST_CHANGE: Final = 0.02
 """Relative change of a rate that the programs are told at once."""
 _DELAY: Final = 1_000_000
@@ -81,7 +79,6 @@ class _Running:
         """Which paths were alive, as logged last. A silent path may still be used."""
         self.told = 0
         self.troubles: dict[int, str] = {}
-        """Why a path is missing, by its index."""
         self.patience = 0
         """What the resequencer was told last, nanoseconds."""
         self.mtu: int | None = None
@@ -102,7 +99,6 @@ class Daemon:
         self._changed: dict[_Running, None] = {}
         """A proxy's tunnels with news for the programs."""
         self._more = False
-        """More messages wait than were read."""
         self._led = set[int]()
         """IP versions by which relays came."""
         self._looks: list[tuple[int, int]] = []
@@ -192,7 +188,6 @@ class Daemon:
                 self._changed[running] = None
 
     def _look_at_uplinks(self) -> None:
-        """Find which uplinks exist, and for a relay their addresses and gateways."""
         changed = self._uplinks.follow()
         addresses = self._routes.addresses() if self._relays else {}
         for running in self._running:
@@ -225,7 +220,6 @@ class Daemon:
                 self._look_again(each, min(_NEVER if silence is None else silence, each.told + _TELL + 1))
 
     def _follow_gateways(self) -> None:
-        """Query the gateways of the paths of a tenth of a proxy's tunnels."""
         self._tenth = (self._tenth + 1) % _TENTHS
         for running in self._running[self._tenth :: _TENTHS]:
             for index, state in enumerate(running.states):
@@ -246,10 +240,7 @@ class Daemon:
             heappush(self._looks, (at, running.number))
 
     def _take(self, request: dict[str, Any]) -> None:
-        """Apply the throttler's request, ``{"classes": {ID: [CLASS, RATE]}}``, which has every path that gets a class.
-
-        Raises ValueError.
-        """
+        """Apply the throttler's ``{"classes": {ID: [CLASS, RATE]}}``, of all paths with a class. Raises ValueError."""
         classes = {int(number): (int(each[0]), int(each[1])) for number, each in request.get("classes", {}).items()}
         if any(not 0 < class_id < 1 << 32 or rate < 0 for class_id, rate in classes.values()):
             raise ValueError("a class is a handle of 32 bits, and a rate is not negative")

@@ -54,7 +54,6 @@ def uplink(name: str) -> Finding:
 
 
 def _ways(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
-    """Check the gateway of each path of a relay."""
     for name, interface in tunnel.paths:
         check = f"tunnel {tunnel.name}: path {name}"
         assert tunnel.peer is not None

@@ -8,9 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
 MOST_PATHS: Final = 8
-"""Per tunnel."""
 MOST_TUNNELS: Final = 1024
-"""Per host."""
 MAGIC: Final = 0xF4
 """First byte of probes and answers: neither WireGuard (1 to 4) nor OpenVPN (an opcode << 3, to 0x5f) begins with it."""
 

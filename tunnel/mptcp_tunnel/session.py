@@ -50,7 +50,6 @@ class Path:
     """The splitter's bytes when a message was sent to ``remote``, by ``sent``."""
     sizes: SizeSearch = field(default_factory=SizeSearch)
     due: int = 0
-    """When to probe next."""
     counters: PathCounters = NO_COUNTERS
 
 
@@ -58,8 +57,7 @@ class Session:
     """The paths of one tunnel. A relay's are probed, a proxy's answer."""
 
     def __init__(self, kind: Kind, remotes: Sequence[End | None], secret: bytes) -> None:
-        """*kind* is what this end sends; *remotes* its peers, None where they are learned; *secret*: 16 to 32 random
-        bytes."""
+        """*kind*: of this end's messages; *remotes*: peers, None if learned; *secret*: 16 to 32 random bytes."""
         self.kind = kind
         self.paths = [Path(remote=each) for each in remotes]
         self._secret = secret
@@ -91,10 +89,8 @@ class Session:
                 yield index, self._message(index, path.remote, now)
 
     def larger(self, now: int) -> Iterator[tuple[int, Message, int]]:
-        """Yield the probes that search the largest packet: path, message, and bytes of payload.
-
-        They are separate from the probes of a path's life, because they need not arrive.
-        """
+        """Yield probes for the largest packet: path, message, payload bytes. They may be lost: a path's life must not
+        depend on them."""
         for index, (path, lives) in enumerate(zip(self.paths, self.alive(now), strict=True)):
             sent = now + 1  # a probe may leave now
             if lives and path.remote is not None and (size := path.sizes.next(sent)) is not None:
@@ -108,10 +104,7 @@ class Session:
         path.incoming, path.sizes = DelayEstimator(), SizeSearch()
 
     def receive(self, message: Message, source: End, now: int, came: int | None = None) -> tuple[Message | None, bool]:
-        """Take a message with a valid code that *came* a moment ago, None for now.
-
-        Return the answer, and whether the path has another address now.
-        """
+        """Take a valid message that *came* recently, None for now; return the answer, and whether the path moved."""
         came = now if came is None else came
         if message.kind is self.kind or message.path >= len(self.paths):
             return None, False
@@ -197,7 +190,6 @@ class Session:
         return IDLE_PROBE if now - self._woken < 2 * IDLE_PROBE else self.interval(now)
 
     def _may_answer(self, now: int) -> bool:
-        """Tell whether one more unproven address may be answered."""
         if now - self._unproven_since >= PROBE:
             self._unproven, self._unproven_since = 0, now
         self._unproven += 1

@@ -29,7 +29,6 @@ _FAR_4, _FAR_6 = ip_address("198.18.4.0"), ip_address("fd6d:7074:6370::1:0")
 """The first addresses that stand for relays; there are at most 1,024."""
 TABLE: Final = 7712
 PREFERENCE: Final = 7712
-"""Of our rules."""
 MTU: Final = 1500
 
 
@@ -108,10 +107,7 @@ class Network:
         self._add(self._rules[version])
 
     def mend(self, index: int) -> None:
-        """Restore what others removed: systemd-networkd removes foreign rules and routes.
-
-        Raises KernelError if that fails.
-        """
+        """Restore what others removed; systemd-networkd removes foreign rules and routes. Raises KernelError."""
         if index_of(DEVICE) != index:
             raise KernelError(f"{DEVICE} is another device now")
         try:

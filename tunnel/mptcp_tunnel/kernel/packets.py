@@ -31,7 +31,6 @@ _ANCILLARY: Final = socket.CMSG_SPACE(16)
 _ROOM: Final = 2 << 20
 """Bytes of the receive queue, as the kernel counts them: a few thousand messages."""
 _FIRST: Final = MAGIC << 8 | VERSION
-"""The first two bytes of a message."""
 _INSTRUCTION = struct.Struct("=HBBI")
 _FILTER: Final = (
     # The data begin with the IP header: a cooked packet socket.
@@ -154,7 +153,6 @@ class Sender:
         """Raises KernelError."""
         self._sockets: dict[int, socket.socket] = {}
         self._classes = {4: 0, 6: 0}
-        """The class that each socket's packets have now."""
         try:
             for family in (socket.AF_INET, socket.AF_INET6):
                 opened = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)

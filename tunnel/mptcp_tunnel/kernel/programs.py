@@ -77,10 +77,7 @@ class Programs:
     """Both programs, attached to the devices of one network namespace."""
 
     def __init__(self, device: int, address: bytes, ports: Iterable[int]) -> None:
-        """*device*: index of the virtual device, *address*: its MAC address, *ports*: of the tunnel programs here.
-
-        Raises KernelError.
-        """
+        """*device*: the virtual one's index, *address*: its MAC; *ports*: of tunnel programs. Raises KernelError."""
         self._bpf = Bpf()
         self._route = IPRoute()
         self._device = device
@@ -88,7 +85,6 @@ class Programs:
         self._counted: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
         """By tunnel: the value read last, and its counters."""
         self._places: dict[Ends, tuple[int, int]] = {}
-        """The joiner's map."""
         self._hooks: set[int] = set()
         """Interfaces whose clsact qdisc is ours."""
         bits = bytearray(1 << 13)
@@ -111,7 +107,6 @@ class Programs:
             self.codes = self._bpf.load(
                 PROGRAMS / "mptcp_tunnel.o", _SETTINGS.pack(device, address, bytes(bits)), maps, Path("./run")
             )
-            """Descriptors of the programs by their names."""
         except KernelError:
             self.close()
             raise
@@ -212,7 +207,6 @@ class Programs:
         self._attached[interface, parent] = program
 
     def _names(self, interface: int, parent: int) -> list[str]:
-        """Return the names of the attached programs."""
         found = []
         with suppress(NetlinkError):
             for each in self._route.get_filters(interface, 0, parent):

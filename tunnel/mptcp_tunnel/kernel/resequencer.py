@@ -109,7 +109,6 @@ class Resequencer:
                 log.warning("queue IPv6 packets that come by %s: %s; they pass as they come", DEVICE, refused)
 
     def _lead_by(self, name: str, table: tuple[str, str]) -> bool:
-        """Try to queue packets by iptables; tell whether it worked."""
         chain = ["-t", "raw", "-w"]
         before = _listed(table)
         for program in (name, f"{name}-legacy"):

@@ -33,7 +33,6 @@ class Routes:
     def __init__(self) -> None:
         """Raises KernelError."""
         self._number = 0
-        """Of the last query."""
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
             self._socket.settimeout(1.0)
@@ -44,10 +43,7 @@ class Routes:
         self._socket.close()
 
     def next_hop(self, to: Address, source: Address, interface: int) -> Address:
-        """Return the gateway to *to* from *source* by an interface, or *to* itself if it is on the link.
-
-        Raises KernelError.
-        """
+        """Return the gateway to *to* from *source* by an interface, *to* itself if on the link. Raises KernelError."""
         family = socket.AF_INET if to.version == 4 else socket.AF_INET6
         bits = to.max_prefixlen
         body = _ROUTE.pack(family, bits, bits, 0, 0, 0, 0, 0, 0)
@@ -81,8 +77,7 @@ class Routes:
         return found
 
     def way(self, to: Address, interface: str, addresses: Mapping[int, Sequence[Address]]) -> tuple[Address, Address]:
-        """Return the gateway to *to* by an interface, or *to* itself if it is on the link; and the source address.
-        Raises KernelError."""
+        """Return what :meth:`next_hop` does, and the source, one of the *addresses*. Raises KernelError."""
         index = index_of(interface)
         there = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]
         if not there:
