@@ -1,4 +1,4 @@
-"""Which accounts of budgets are shown where there are too many: one rule for throttler and console. Pure."""
+"""Which accounts of budgets to show if there are too many: one rule for throttler and console. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ Account = TypeVar("Account", bound=Mapping[str, Any])
 
 
 def fullest(accounts: Sequence[Account], most: int) -> list[Account]:
-    """Return *most* of *accounts*, which have the fullest first: the fullest of each budget (``name``), however many
-    budgets there are, and the fullest of the others. The order stays."""
+    """Return *most* of *accounts*, which are sorted fullest first: the fullest of each budget (``name``), even if these
+    are more, then the fullest others. The order stays."""
     firsts = {account["name"]: place for place, account in reversed(list(enumerate(accounts)))}
     shown = set(firsts.values())
     for place in range(len(accounts)):

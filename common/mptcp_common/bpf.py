@@ -17,30 +17,29 @@ _MAP_LPM_TRIE = 11
 _NO_PREALLOCATION = 1
 _LOG_BYTES = 1 << 16
 _BATCH = 4096
-"""Entries taken out of a map at a time."""
 
 
 class _Pointer(ctypes.c_void_p):
-    """A pointer that libbpf gave; as a type of its own it is not turned into a number."""
+    """A pointer from libbpf; ctypes does not convert a subclass to a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map of ours."""
+    """One of our maps."""
 
     descriptor: int
     name: str
     key_bytes: int
     value_bytes: int
     entries: int
-    """How many it holds at most."""
+    """Its capacity."""
 
 
 class Bpf:
-    """libbpf with what it made; :meth:`close` lets the kernel free it all."""
+    """libbpf, with all that it made; :meth:`close` lets the kernel free that."""
 
     def __init__(self) -> None:
-        """Raise :class:`KernelError` where there is no libbpf."""
+        """Raises :class:`KernelError` without libbpf."""
         try:
             self.library = ctypes.CDLL(_LIBRARY, use_errno=True)
         except OSError as error:
@@ -61,11 +60,11 @@ class Bpf:
         return self._map(_MAP_HASH, name, key_bytes, value_bytes, entries)
 
     def prefix_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
-        """Return a new map that finds the longest prefix: a key begins with its length in bits. Raises KernelError."""
+        """Return a new map for the longest prefix: a key begins with its length in bits. Raises KernelError."""
         return self._map(_MAP_LPM_TRIE, name, key_bytes, value_bytes, entries)
 
     def array(self, name: str, value_bytes: int, entries: int) -> Map:
-        """Return a new array, of zeros. Raises KernelError."""
+        """Return a new array of zeros. Raises KernelError."""
         return self._map(_MAP_ARRAY, name, 4, value_bytes, entries)
 
     def _map(self, kind: int, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
@@ -80,49 +79,46 @@ class Bpf:
         return Map(descriptor, name, key_bytes, value_bytes, entries)
 
     def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
-        """Set entries; keys and values stand one after the other.
-
-        Raises KernelError, for one where the map is full; those before the refused one are set.
-        """
+        """Set entries from concatenated keys and values. After a KernelError, those before the refused one are set."""
         count = ctypes.c_uint32(len(keys) // table.key_bytes)
         if count:
             result = self.library.bpf_map_update_batch(table.descriptor, keys, values, ctypes.byref(count), None)
             _check(result, table)
 
     def delete_batch(self, table: Map, keys: bytes) -> None:
-        """Forget keys, which stand one after the other; unknown ones are fine. Raises KernelError."""
+        """Delete keys, which are concatenated; unknown ones are ignored. Raises KernelError."""
         while keys:
             count = ctypes.c_uint32(len(keys) // table.key_bytes)
             result = self.library.bpf_map_delete_batch(table.descriptor, keys, ctypes.byref(count), None)
             if result != -errno.ENOENT:
                 _check(result, table)
                 return
-            keys = keys[(count.value + 1) * table.key_bytes :]  # it ends at the first unknown one
+            keys = keys[(count.value + 1) * table.key_bytes :]  # the kernel stops at the first unknown one
 
     def lookup(self, table: Map, key: bytes) -> bytes:
-        """Return the value of *key*, which must be there. Raises KernelError."""
+        """Return the value of *key*, which must exist. Raises KernelError."""
         value = ctypes.create_string_buffer(table.value_bytes)
         _check(self.library.bpf_map_lookup_elem(table.descriptor, key, value), table)
         return value.raw
 
     def drain(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
-        """Take all entries out of a map: yield each key with its value."""
+        """Remove all entries of a map, and yield each key with its value."""
         return self._in_batches(table, self.library.bpf_map_lookup_and_delete_batch)
 
     def entries(self, table: Map) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each key with its value; some may be missing that are changed meanwhile."""
+        """Yield each key with its value; entries that change meanwhile may be missing."""
         return self._in_batches(table, self.library.bpf_map_lookup_batch)
 
     def _in_batches(self, table: Map, function: Callable[..., int]) -> Iterator[tuple[bytes, bytes]]:
         keys = ctypes.create_string_buffer(table.key_bytes * _BATCH)
         values = ctypes.create_string_buffer(table.value_bytes * _BATCH)
-        # How far it came: the kernel's own, of four bytes for a hash map.
+        # The kernel's own cursor, four bytes for a hash map.
         position = ctypes.create_string_buffer(table.key_bytes + 4)
         before, result = None, 0
         while result >= 0:
             count = ctypes.c_uint32(_BATCH)
             result = function(table.descriptor, before, position, keys, values, ctypes.byref(count), None)
-            if result != -errno.ENOENT:  # which says that these are the last
+            if result != -errno.ENOENT:  # ENOENT: these are the last
                 _check(result, table)
             yield from zip(
                 _pieces(keys.raw[: table.key_bytes * count.value], table.key_bytes),
@@ -134,7 +130,7 @@ class Bpf:
     def load(self, path: Path, constants: bytes, maps: Mapping[str, Map], made_by: Path) -> dict[str, int]:
         """Load the programs of an object file and return their descriptors by name.
 
-        *constants* is what its ``settings`` are, *maps* are by their names in it; *made_by* is what makes the file.
+        *constants*: the value of its ``settings``; *maps*: by their names in the file; *made_by*: what makes the file.
         Raises KernelError.
         """
         library = self.library
@@ -169,7 +165,7 @@ class Bpf:
             library.bpf_object__close(opened)
 
     def made(self, result: int, what: str) -> int:
-        """Return the descriptor *result* of what was made, to be closed with the others; raise KernelError for none."""
+        """Keep the new descriptor *result* for :meth:`close`, and return it. Raises KernelError if it is negative."""
         if result < 0:
             raise KernelError(f"{what}: {os.strerror(-result)}")
         self.descriptors.append(result)

@@ -1,4 +1,4 @@
-"""A certificate and its key, tried before a server takes them: what is wrong is a mistake in the settings."""
+"""Tries a certificate and its key before a server uses them: an error is a mistake in the settings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Unusable(Exception):
 
 
 def loaded(certificate: str, key: str) -> ssl.SSLContext:
-    """Return a server's context that has these files. Raises Unusable."""
+    """Return a server's context with these files. Raises Unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Without the last argument OpenSSL asks the terminal for a password, and a service has none.
+        # Without the last argument, OpenSSL asks the terminal for a password, and a service has none.
         context.load_cert_chain(certificate, key, _no_password)
     except (OSError, ValueError) as error:
         raise Unusable(f"{certificate} with {key} cannot be used: {reason(error)}") from error
@@ -23,7 +23,7 @@ def loaded(certificate: str, key: str) -> ssl.SSLContext:
 
 
 def obstacle(certificate: str, key: str) -> str | None:
-    """Return why a server cannot use these files, for people; None where it can."""
+    """Return why a server cannot use these files, for people; None if it can."""
     try:
         loaded(certificate, key)
     except Unusable as error:

@@ -1,8 +1,8 @@
-"""What counts as one client, wherever each has a bound or a place of its own. Pure.
+"""What counts as one client, for limits per client. Pure.
 
-It is an IPv4 address, or the first 64 bits of an IPv6 address: who has one address there has 2**64. An IPv4 address
-written as one of IPv6, by the kernel (``::ffff:0:0/96``) or by a translator (``64:ff9b::/96``, RFC 6052), is itself:
-all those behind one NAT64 are not one client.
+A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host with one IPv6 address has 2**64. An
+IPv4 address in IPv6 form, by the kernel (``::ffff:0:0/96``) or by a translator (``64:ff9b::/96``, RFC 6052), counts as
+IPv4: the hosts behind one NAT64 are not one client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WRITTEN_AS_IPV6: Final = tuple(
 
 
 def client_of(address: bytes) -> bytes:
-    """Return what the client with that packed *address* is known by."""
+    """Return the client's key for a packed *address*."""
     if address.startswith(_WRITTEN_AS_IPV6):
         return address[12:]
     return address if len(address) == 4 else address[:_NETWORK_BYTES]

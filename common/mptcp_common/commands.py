@@ -1,4 +1,4 @@
-"""What the daemons' commands share: the option that names the settings file, and what errors come to."""
+"""Shared by the daemons' commands: the option for the settings file, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Errors = tuple[type[Exception], ...]
 
 
 def add_config(command: argparse.ArgumentParser, usual: Path, *, is_needed: bool = True) -> None:
-    """Give *command* ``--config FILE``: *usual* where it is not given; None where that file *is_needed* by nobody."""
+    """Give *command* ``--config FILE``, by default *usual*; or None unless the file *is_needed*."""
     without = "" if is_needed else "; without it everything has its default"
     command.add_argument(
         "--config",
@@ -31,10 +31,10 @@ def add_config(command: argparse.ArgumentParser, usual: Path, *, is_needed: bool
 def outcome(
     program: str, command: Callable[[], int], *, is_daemon: bool, refusals: Callable[[], Errors] = tuple
 ) -> int:
-    """Return the exit status of *command* of *program*; why it failed is a line on stderr.
+    """Return the exit status of *command* of *program*; print to stderr why it failed.
 
-    *refusals* gives the errors, beside those of the system, that say in one line what was refused. It is called when
-    one has come: what defines them may take long to import.
+    *refusals* returns the errors, beside the system's, whose text is one line for people. It is called only after an
+    error, because the modules that define them may take long to import.
     """
     try:
         status = command()
@@ -42,10 +42,10 @@ def outcome(
         return status
     except DocumentError as error:
         journal.say(error, journal.ERROR)
-        # Of a daemon: what is in its files will not be better the next time.
+        # For a daemon: a restart would find the same files.
         return CONFIGURATION if is_daemon else FAILED
     except BrokenPipeError:
-        pass  # whoever read has enough
+        pass  # the reader has enough
     except KeyboardInterrupt:
         journal.say(f"{program}: interrupted", journal.ERROR)
     except Exception as error:
@@ -55,12 +55,12 @@ def outcome(
     try:
         _write_out()
     except OSError:
-        # What is in the buffer has nowhere to go, at the interpreter's end either.
+        # Discard the buffer, so that the interpreter does not fail on it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
 
 
 def _write_out() -> None:
-    """Write what waits in a buffer. The interpreter would find out at its end that it cannot, in words of its own."""
+    """Flush stdout. Otherwise the interpreter would report a failure at its end, in its own words."""
     if sys.stdout is not None:  # None where it was closed from the start
         sys.stdout.flush()

@@ -9,16 +9,12 @@ from typing import Final
 from mptcp_common.problems import shown
 
 PROXY_PORT: Final = 3128
-"""Where the proxy listens, as shipped, and the throttler looks for it, unless its settings say otherwise
-(docs/contract.md)."""
+"""The proxy's port as shipped; the throttler looks for it there by default (docs/contract.md)."""
 _ENDPOINT: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
 def address_and_port(value: object, *examples: str) -> tuple[str, int]:
-    """Return the two parts of *value*, ``ADDR:PORT`` or ``[ADDR]:PORT`` with IPv6.
-
-    :raises ValueError: it is something else; one line, with *examples* of what is allowed
-    """
+    """Return both parts of ``ADDR:PORT`` or ``[ADDR]:PORT``. Raises ValueError, one line with *examples*."""
     found = _ENDPOINT.fullmatch(value) if isinstance(value, str) else None
     try:
         if found is not None and 0 < int(found["port"]) < 65536:

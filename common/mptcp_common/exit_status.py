@@ -1,11 +1,11 @@
-"""Exit statuses of all commands. The units keep systemd from starting again what a restart cannot cure."""
+"""Exit statuses of all commands. By these, systemd does not restart what a restart cannot cure."""
 
 from __future__ import annotations
 
 DONE = 0
 FAILED = 1
-"""The host or the kernel refused something, or something ended by itself: a new start may help."""
+"""The host or the kernel refused something, or something ended by itself: a restart may help."""
 USAGE = 2
 """Wrong arguments (argparse)."""
 CONFIGURATION = 78
-"""A daemon's files say something that cannot be done: EX_CONFIG of sysexits(3)."""
+"""A daemon's files cannot be used as they are: EX_CONFIG of sysexits(3)."""

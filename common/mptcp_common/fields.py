@@ -1,7 +1,7 @@
-"""Single values of an operator's file: what each may be, for pydantic and, as JSON Schema, for editors.
+"""Types of single values in an operator's file, for pydantic and, as JSON Schema, for editors.
 
-A parser takes whatever YAML gave and returns the value in the terms of the model, or raises a ValueError
-whose text is a sentence for the operator: the value, what is wrong, what is allowed.
+A parser takes a YAML value and returns the model's value, or raises a ValueError for the operator: the value, what is
+wrong, and what is allowed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Section(BaseModel):
 
 
 class Parsed:
-    """Annotation for a value that *parse* reads; *schema* describes what it takes to editors."""
+    """Annotation for a value that *parse* reads; *schema* describes it to editors."""
 
     def __init__(self, parse: Callable[[object], object], schema: dict[str, Any]) -> None:
         self.parse = parse
@@ -51,7 +51,7 @@ class Parsed:
 
 
 def between(low: int, high: int) -> Parsed:
-    """Return the annotation for a whole number from *low* to *high*. Neither true nor 1.0 is one."""
+    """Return the annotation for a whole number from *low* to *high*. true and 1.0 are refused."""
 
     def parse(value: object) -> int:
         if type(value) is not int:
@@ -77,7 +77,7 @@ def seconds(low: float, high: float) -> Parsed:
 
 
 def choice(meanings: Mapping[str, object]) -> Parsed:
-    """Return the annotation for one of some words; the value is what the word means. A meaning passes, too."""
+    """Return the annotation for one of some words; the value is the word's meaning. A meaning is accepted, too."""
     words = tuple(meanings)
 
     def parse(value: object) -> object:
@@ -132,7 +132,7 @@ Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern":
 
 
 class _EditorSchema(GenerateJsonSchema):
-    """A key may be left out, but not left without a value: null is in no schema."""
+    """A key may be missing, but not empty: no schema allows null."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -164,7 +164,7 @@ def editor_schema(section: type[Section]) -> dict[str, Any]:
 
 
 def _trimmed(schema: Any, properties: bool = False) -> Any:
-    """Return *schema* without the noise: titles made from key names, and defaults of null."""
+    """Return *schema* without titles made from key names and defaults of null."""
     if isinstance(schema, list):
         return [_trimmed(item) for item in schema]
     if not isinstance(schema, dict):

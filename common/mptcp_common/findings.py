@@ -1,4 +1,4 @@
-"""What a ``doctor`` finds, and how it is printed: a table on a terminal, aligned lines elsewhere, or JSON."""
+"""The findings of a ``doctor``, and their printing: a table on a terminal, aligned lines elsewhere, or JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Status(enum.Enum):
     FAIL = "fail"
     """It does not do its job."""
     UNSEEN = "unseen"
-    """Who asks may not see it."""
+    """The user may not see it."""
 
 
 _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red", Status.UNSEEN: "dim"}
@@ -24,7 +24,7 @@ _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red", 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. What is WARN or FAIL says why it matters and which command corrects it."""
+    """One line of the report. WARN and FAIL say why it matters, and which command corrects it."""
 
     check: str
     status: Status
@@ -46,12 +46,12 @@ def fail(check: str, text: str, why: str, remedy: str) -> Finding:
 
 
 def unseen(check: str, what: str) -> Finding:
-    """*what*: may be seen by root alone, and who asks is somebody else."""
+    """*what*: needs root, and the user is not root."""
     return Finding(check, Status.UNSEEN, f"not seen without root: {what}")
 
 
 def printed(findings: Sequence[Finding], *, as_json: bool) -> int:
-    """Print the findings; return the exit status that sums them up."""
+    """Print the findings; return the exit status."""
     if as_json:
         print(as_text_json(findings))
     elif sys.stdout.isatty():
@@ -70,7 +70,7 @@ def as_text_json(findings: Sequence[Finding]) -> str:
 
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield plain text, aligned; reason and remedy below what is not OK."""
+    """Yield aligned plain text, with reason and remedy below each finding that is not OK."""
     first = max((len(finding.status.value) for finding in findings), default=0)
     first = max(first, len(Status.FAIL.value))
     width = max((len(finding.check) for finding in findings), default=0)

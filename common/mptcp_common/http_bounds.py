@@ -1,7 +1,7 @@
-"""HTTP connections with bounds on those that ask nothing: on the time in which a request comes, and on their number.
+"""HTTP connections with bounds on how long a request may take to come, and on how many connections wait for one.
 
-uvicorn ends a connection that is idle after an answer, and waits for a first request, and for the rest of one that has
-begun, as long as the other end likes. For console and portal; nobody else loads uvicorn.
+uvicorn ends a connection that is idle after an answer, but waits without limit for a first request, and for the rest of
+a begun one. For console and portal; nobody else loads uvicorn.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS: Final = 10.0
-"""Within which a request comes whole, with its body: counted from the connection, or from the answer before."""
+"""Limit for a whole request with its body, from the connection's begin or the previous answer."""
 MOST_WAITING: Final = 64
-"""Connections without a whole request; of more, the one that has waited longest is ended. No browser has so many."""
+"""Connections without a whole request; beyond, the one that waited longest is ended. No browser has so many."""
 
 
 class BoundedHttp(H11Protocol):
@@ -30,15 +30,15 @@ class BoundedHttp(H11Protocol):
         idle_seconds: float = 0.0,
         **named: Any,
     ) -> None:
-        """*with_answers*: within *request_seconds* the answer is given as well; else it may take its time, as a stream
-        of events does. *idle_seconds*: for which a connection may be idle after an answer, beside that."""
+        """*with_answers*: *request_seconds* include the answer; otherwise that may take its time, like a stream of
+        events. *idle_seconds*: additional idle time after an answer."""
         super().__init__(*arguments, **named)
         self._request_seconds = request_seconds
         self._most_waiting = most_waiting
         self._with_answers = with_answers
         self._idle_seconds = idle_seconds
         self._deadline: asyncio.TimerHandle | None = None
-        """While a request is to come, or to be answered where answers are bounded."""
+        """Runs while a request must come, or be answered if answers are bounded."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -49,18 +49,18 @@ class BoundedHttp(H11Protocol):
         self._look()
 
     def send_400_response(self, msg: str) -> None:
-        # Where it is a request's body that is no HTTP, that may be answered, or about to be. uvicorn gives a second
-        # answer, which is an error with a traceback: whoever likes could fill the journal.
+        # A malformed request body may already have an answer, or be about to. uvicorn's second answer would be an
+        # error with a traceback: anyone could fill the journal.
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         try:
             super().send_400_response(msg)
-        except h11.LocalProtocolError:  # there is an answer, or it has no body, as that to HEAD
+        except h11.LocalProtocolError:  # there is an answer already, or it has no body (HEAD)
             self._end()
 
     def on_response_complete(self) -> None:
-        # Not only until the next request begins, as uvicorn's own timer: one that never ends would stay for good.
+        # Not only until the next request begins, like uvicorn's own timer: an endless request would stay forever.
         self._wait_no_more()
         super().on_response_complete()
         self._look(self._idle_seconds)
@@ -70,7 +70,7 @@ class BoundedHttp(H11Protocol):
         self._wait_no_more()
 
     def _look(self, idle_seconds: float = 0.0) -> None:
-        """See whether a deadline is to run; *idle_seconds* come before it."""
+        """Start or stop the deadline; *idle_seconds* are added."""
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY) and not self._with_answers:
             self._wait_no_more()
         elif self._deadline is None:
@@ -95,5 +95,5 @@ class BoundedHttp(H11Protocol):
 
     def _end(self) -> None:
         self._wait_no_more()
-        # Not close(), which would wait for a client that takes nothing.
+        # Not close(), which would wait for a client that reads nothing.
         self.transport.abort()

@@ -1,6 +1,6 @@
-"""Lines on stderr: with their priority where that is the journal (sd-daemon(3)), plain elsewhere; entries with fields.
+"""Lines on stderr, with their priority (sd-daemon(3)) if that is the journal; and journal entries with fields.
 
-Entries are in the journal's own protocol: https://systemd.io/JOURNAL_NATIVE_PROTOCOL.
+Entries use the journal's own protocol: https://systemd.io/JOURNAL_NATIVE_PROTOCOL.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import suppress
 ERROR, WARNING, INFO, DEBUG = 3, 4, 6, 7
 """Priorities of syslog(3)."""
 SOCKET = "/run/systemd/journal/socket"
-"""Where the journal takes entries, a datagram each."""
+"""The journal takes entries here, one datagram each."""
 _STDERR = 2
 
 
 def is_journal() -> bool:
-    """Return whether stderr goes to the journal: the service manager says which file that is (systemd.exec(5))."""
+    """Tell whether stderr goes to the journal: the service manager names that file (systemd.exec(5))."""
     stream = os.environ.get("JOURNAL_STREAM", "")
     try:
         found = os.fstat(_STDERR)
@@ -28,17 +28,14 @@ def is_journal() -> bool:
 
 
 def lines(text: str, priority: int, *, for_journal: bool) -> str:
-    """Return *text* as it is to be printed: the journal takes each line for a message of its own."""
+    """Return *text* for printing: the journal takes each line for a message of its own."""
     if not for_journal:
         return text
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
 def entry(text: str, priority: int, fields: Mapping[str, str | tuple[str, ...]]) -> bytes:
-    """Return the datagram of one entry. Names of *fields* are of capital letters, digits and underscores.
-
-    A field of several values is there once for each of them, and found by each.
-    """
+    """Return the datagram of one entry. *fields* have capital names; several values of one become several fields."""
     pieces = []
     for name, values in {"MESSAGE": text, "PRIORITY": str(priority), **fields}.items():
         for value in (values,) if isinstance(values, str) else values:
@@ -51,6 +48,6 @@ def entry(text: str, priority: int, fields: Mapping[str, str | tuple[str, ...]])
 
 
 def say(text: object, priority: int = INFO) -> None:
-    """Print *text* to stderr. Where that cannot be written, on a full disk for one, it may be lost; no exception."""
+    """Print *text* to stderr. Never raises OSError: on a full disk, for example, the text is lost."""
     with suppress(OSError):
         print(lines(str(text), priority, for_journal=is_journal()), file=sys.stderr, flush=True)

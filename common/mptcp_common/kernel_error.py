@@ -1,4 +1,4 @@
-"""What the kernel refused."""
+"""The error for what the kernel refused."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ class KernelError(Exception):
     """The kernel refused an operation. The text says which object, which operation, and the errno."""
 
     errno: int | None = None
-    """The kernel's, where it answered with one."""
+    """The kernel's, if it returned one."""

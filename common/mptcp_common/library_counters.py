@@ -1,7 +1,7 @@
-"""What the proxy's preload libraries count: the names, and the file that all Squid processes of an instance add to.
+"""Counters of the proxy's preload libraries: their names, and the file shared by an instance's Squid processes.
 
-The file is one number of 64 bits after the other, in this host's order, each in the place of its name. The libraries
-have the same names (``enum counter`` in proxy/mptcp_proxy/shim/both/both.h).
+The file has a 64-bit number per name, in this host's byte order and in the order of the names. The libraries have the
+same names (``enum counter`` in proxy/mptcp_proxy/shim/both/both.h).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ COUNTERS = {
     "zero_reads": "Reads of zero bytes answered in Squid's place.",
     "postponed_accepts": "Times that a new client waited for a descriptor.",
 }
-"""Each with what it says."""
+"""By name, the description."""
 FILE = "counters"
 FILES = {service: Path("/run", service, FILE) for service in ("mptcpproxy", "mptcprelay")}
-"""Of each instance with the name that its role has by default."""
+"""By instance, under its role's default name."""
 _LAYOUT = struct.Struct(f"={len(COUNTERS)}Q")
 NONE = bytes(_LAYOUT.size)
-"""The file, before anything was counted."""
+"""The initial file."""
 
 
 def read(file: Path) -> dict[str, int]:
-    """Return what was counted, by the names; nothing where there is no such file, or another version's."""
+    """Return the counts by name; nothing if the file is missing, or another version's."""
     try:
         return dict(zip(COUNTERS, _LAYOUT.unpack(file.read_bytes()), strict=True))
     except (OSError, struct.error):
@@ -38,7 +38,7 @@ def read(file: Path) -> dict[str, int]:
 
 
 def of_all(files: Mapping[str, Path]) -> dict[str, tuple[str, dict[str, int]]]:
-    """Return of each name what it says, and what was counted by each instance whose file is there."""
+    """Return by name its description, and the count of each instance that has a file."""
     counted = {service: found for service, file in files.items() if (found := read(file))}
     return {
         name: (text, {service: found[name] for service, found in counted.items()}) for name, text in COUNTERS.items()

@@ -1,8 +1,8 @@
-"""Sockets that servers listen on, also on an address that this host gets later: by DHCP, say, or from a VPN.
+"""Listening sockets, also on an address that this host gets later, for example by DHCP or from a VPN.
 
-Without IP_FREEBIND (ip(7)) the kernel binds no address that no interface has. A server that starts before its address
-would fail, again and again, until the service manager starts it no more. Nothing tells then whether an address comes
-late or was mistyped: so who has the settings checked is told that it is not there.
+Without IP_FREEBIND (ip(7)) the kernel binds only existing addresses. A server that starts before its address would fail
+repeatedly, until the service manager gives up. With it, a mistyped address looks like a late one; so a check of the
+settings warns about missing addresses.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _IPV6_FREEBIND: Final = 78
 
 
 def listening(address: str, port: int, backlog: int) -> socket.socket:
-    """Return a socket that listens on *address*, which may come later. Raises OSError."""
+    """Return a socket that listens on *address*, which may come up later. Raises OSError."""
     listener = _socket(address)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if listener.family == socket.AF_INET:
             listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
         else:
-            # [::] is every address, those of IPv4 as well.
+            # [::] includes all addresses of IPv4.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not ip_address(address).is_unspecified)
             listener.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         listener.bind((address, port))
@@ -40,7 +40,7 @@ def listening(address: str, port: int, backlog: int) -> socket.socket:
 
 
 def not_there(source: str, addresses: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield a warning for each of *addresses*, by the key of *source* that has it, which this host does not have."""
+    """Yield a warning for each of *addresses* that this host lacks; they are by the key of *source*."""
     for key, address in addresses.items():
         if not _is_there(address):
             message = f"no interface of this host has {address}; nobody is answered there until one has"
@@ -48,12 +48,12 @@ def not_there(source: str, addresses: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _is_there(address: str) -> bool:
-    """Return whether the kernel binds *address* by itself. It binds any where ip_nonlocal_bind says so (ip(7))."""
+    """Tell whether the kernel binds *address* by itself. With ip_nonlocal_bind it binds any (ip(7))."""
     try:
         with _socket(address) as probe:
             probe.bind((address, 0))
     except OSError as error:
-        # All else, a host without IPv6 for one, is told by who listens.
+        # The server reports all other errors, such as a host without IPv6.
         return error.errno != errno.EADDRNOTAVAIL
     return True
 

@@ -1,4 +1,4 @@
-"""Names of files in settings. Pure: whether there is such a file is not asked."""
+"""File names in settings. Pure: the files need not exist."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ LONGEST_SOCKET_PATH: Final = 107
 
 
 def file_path(value: object) -> str:
-    """Return *value*, which names a file. Raises ValueError, one line."""
+    """Return *value*, which must name a file. Raises ValueError, one line."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError(f"{shown(value)} is not a path; write the name of a file")
     return value
 
 
 def absolute_path(value: object) -> str:
-    """Return *value*, which begins with a slash; ValueError as :func:`file_path`."""
+    """Return *value*, which must begin with a slash; ValueError like :func:`file_path`."""
     path = file_path(value)
     if not path.startswith("/"):
         raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
@@ -26,7 +26,7 @@ def absolute_path(value: object) -> str:
 
 
 def socket_path(value: object) -> str:
-    """Return *value*, to which a Unix socket can be bound; ValueError as :func:`absolute_path`."""
+    """Return *value*, which must fit a Unix socket; ValueError like :func:`absolute_path`."""
     path = absolute_path(value)
     if len(path.encode()) > LONGEST_SOCKET_PATH:
         raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")

@@ -1,7 +1,7 @@
-"""What is wrong with a file an operator wrote: where, which key, which value, what is allowed.
+"""What is wrong with a file that an operator wrote: place, key, value, and what is allowed.
 
-Rules: one line for each problem, understood without the source of this program; every problem of a file
-at once, in the order of its lines; a warning never stops a file from being used.
+Rules: one line per problem, which needs no knowledge of the source; all problems of a file at once, in the order of its
+lines; a warning never makes a file unusable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 KeyPath = tuple[str | int, ...]
-"""Where a value is in a document: ``("rules", 0, "throttle", "rate")``."""
+"""A value's place in a document: ``("rules", 0, "throttle", "rate")``."""
 
 _LONGEST_SHOWN = 60
 _PLAIN_KEY = re.compile(r"[\w.<-]{1,60}")
@@ -23,24 +23,23 @@ class Severity(enum.Enum):
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
-    """What a file means, where that may surprise; shown by ``check`` alone."""
+    """An effect of the file that may surprise; shown only by ``check``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing to correct, or to think about. ``str()`` is the line the operator reads."""
+    """One thing to correct, or to consider. ``str()`` is the line for the operator."""
 
     source: str
     line: int
-    """Counted from 1; 0 where the problem belongs to no line."""
+    """From 1; 0 if the problem belongs to no line."""
     column: int
-    """Counted from 1; 0 where the problem belongs to no column."""
+    """From 1; 0 if the problem belongs to no column."""
     key: str
-    """``rules[0].throttle.rate``; empty for the document as a whole."""
+    """``rules[0].throttle.rate``; empty for the whole document."""
     value: str | None
-    """The offending value as the message shows it; None where there is none."""
+    """The bad value as the message shows it; None if there is none."""
     message: str
-    """What is wrong, and what is allowed."""
     severity: Severity = Severity.ERROR
 
     def __str__(self) -> str:
@@ -50,7 +49,7 @@ class Problem:
 
 
 class DocumentError(Exception):
-    """A file that cannot be used, with everything that is wrong with it."""
+    """A file cannot be used; with everything that is wrong with it."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = in_order(problems)
@@ -58,10 +57,7 @@ class DocumentError(Exception):
 
 
 class Nothing:
-    """The value of a key that is written without one (YAML null).
-
-    A separate object, and not None, so that an empty key never passes for one that was left out.
-    """
+    """The value of a key without one (YAML null); not None, so that an empty key differs from a missing one."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -71,12 +67,12 @@ NOTHING = Nothing()
 
 
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return *problems* as they come in the file."""
+    """Return *problems* in the order of the file."""
     return tuple(sorted(problems, key=lambda p: (p.line, p.column, p.key, p.message)))
 
 
 def shown(value: object) -> str:
-    """Return *value* as it looks in YAML, on one line and short enough for a message."""
+    """Return *value* as in YAML, on one line and short enough for a message."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -90,7 +86,7 @@ def shown(value: object) -> str:
 
 
 def key_text(path: KeyPath) -> str:
-    """Return *path* as people write it: ``rules[0].throttle.rate``. A key that is no plain word is quoted."""
+    """Return *path* as people write it: ``rules[0].throttle.rate``. A key that is not a plain word is quoted."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -101,8 +97,8 @@ def key_text(path: KeyPath) -> str:
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
-    """Return the one of *allowed* that *word* most looks like, or None where it looks like none."""
-    import difflib  # a command that finds nothing wrong loads faster without
+    """Return the one of *allowed* that is most like *word*, or None if none is."""
+    import difflib  # here, so that a command without problems starts faster
 
     by_lower_case = {name.lower(): name for name in allowed}
     near = difflib.get_close_matches(word.lower()[:_LONGEST_SHOWN], by_lower_case, n=1)
@@ -110,6 +106,6 @@ def nearest(word: str, allowed: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Return `` (did you mean "…"?)`` for the nearest of *allowed*, or nothing where none is near."""
+    """Return `` (did you mean "…"?)`` for the nearest of *allowed*, or nothing."""
     near = nearest(word, allowed)
     return "" if near is None else f" (did you mean {shown(near)}?)"

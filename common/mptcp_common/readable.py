@@ -1,4 +1,4 @@
-"""Which files a daemon's user cannot read: what a check that root runs would not find out by reading them."""
+"""Finds the files that a daemon's user cannot read. Root's check would not notice, because root reads everything."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ _TEST_SECONDS = 10
 def groups_of_unit(unit: str) -> list[int]:
     """Return the groups that systemd gives *unit* beside its user's own, drop-ins included (systemd.exec(5)).
 
-    None where no systemd answers, or it knows no such unit. One that the host does not have is left out.
+    Return none if systemd does not answer or know the unit. Groups that the host does not have are left out.
     """
     shown = properties_of_unit(unit, ["SupplementaryGroups"]).get("SupplementaryGroups", "")
     return [number for name in shown.split() if (number := _number(name)) is not None]
 
 
 def _number(group: str) -> int | None:
-    """Return the number of a group, which may be given as such."""
     try:
         return int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
     except KeyError:
@@ -32,8 +31,8 @@ def _number(group: str) -> int | None:
 def unreadable(paths: Iterable[Path], uid: int, gid: int, groups: Sequence[int]) -> Iterator[Path]:
     """Yield those of *paths* that a process of this user, group and further groups cannot read. Only root can ask.
 
-    The kernel itself is asked, as that user: modes of all directories, groups and access lists count. Raises OSError
-    where this process may not become that user, TimeoutError where the file system does not answer.
+    The kernel decides, in a process of that user: modes of all directories, groups and access lists count. Raises
+    OSError if this process may not become that user, and TimeoutError if the file system does not answer.
     """
     for path in paths:
         try:

@@ -1,10 +1,9 @@
-"""A certificate that is renewed while a server runs: connections that come after it are shown the new one.
+"""A certificate that is renewed while a server runs: later connections get the new one.
 
-What renews a certificate replaces two files, one after the other, and whoever looks in between finds a certificate
-without its key. So the files are loaded into a context of their own first, which new connections are given when it is
-whole. Loading them into the context of the server would leave it without a key where they changed
-meanwhile; and one of another kind of key, RSA after ECDSA say, would only be added there, so that clients that like
-the kind before better were still shown the certificate that runs out.
+A renewal replaces two files, one after the other, and in between a certificate does not match the key. So the files are
+first loaded into a context of their own; new connections use it once it is complete. Loading them into the server's
+context could leave that without a key. A certificate with another kind of key (RSA after ECDSA, for example) would only
+be added there, and clients that prefer the old kind would still get the expiring one.
 """
 
 from __future__ import annotations
@@ -19,20 +18,19 @@ from mptcp_common import journal
 from mptcp_common.certificates import Unusable, loaded
 
 SECONDS = 60.0
-"""From one look at the files to the next."""
+"""Between two checks of the files."""
 PATIENCE = 5
-"""Looks that find files which cannot be used before that is said: half of a renewal takes no minutes."""
+"""Failed checks before a warning: half of a renewal does not take minutes."""
 
 _Stamp = tuple[int, int, int]
-"""Of a file: time of its last change, number, size. One that is replaced has another number; one that is written
-again another time."""
+"""Of a file: modification time, inode, size. A replaced file has another inode; a rewritten one another time."""
 
 
 class _Newest(ssl.SSLContext):
-    """Begins connections with another context, as asyncio asks a server's to.
+    """A server's context for asyncio that starts connections with another context.
 
-    Not by a callback that OpenSSL has for it (``sni_callback``): Python calls that with the name of the server that the
-    client wants, and for a name that is no ASCII prints a traceback, so that any client could fill the journal.
+    OpenSSL's callback for this (``sni_callback``) does not do: Python passes it the requested server name, and prints a
+    traceback if that is not ASCII, so any client could fill the journal.
     """
 
     newest: ssl.SSLContext
@@ -42,31 +40,31 @@ class _Newest(ssl.SSLContext):
 
 
 class Renewal:
-    """Has new connections of a server begin with what is in the two files: of one that is given ``context``."""
+    """Makes new connections of a server use the current files; the server gets ``context``."""
 
     def __init__(self, program: str, context: ssl.SSLContext, certificate: str, key: str) -> None:
-        """*program*: who says so. *context*: what the server has of the files by now."""
+        """*program*: names the speaker in the journal. *context*: already has the files' current content."""
         self._program = program
         self._certificate, self._key = certificate, key
         self._context = _Newest(ssl.PROTOCOL_TLS_SERVER)
         self._context.newest = context
         self._seen: list[_Stamp | None] | None = None
-        """Of the files that are in use."""
+        """Stamps of the files in use."""
         self._refused = 0
-        """Looks since the files could be used last."""
-        # The files may have changed since *context* was given them.
+        """Failed checks since the files were last usable."""
+        # The files may have changed since *context* was loaded.
         seen = self._stamps()
         with suppress(Unusable):
             self._context.newest, self._seen = loaded(certificate, key), seen
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What the server is to have in place of its own."""
+        """The context for the server to use instead of its own."""
         return self._context
 
     def look(self) -> None:
-        """Take the files where they have changed, and say so. Where they cannot be used, all stays until the next look;
-        that they cannot for long is said once."""
+        """Load the files if they changed, and say so. If they are unusable, keep the old ones until the next check, and
+        warn once if that lasts."""
         seen = self._stamps()
         if seen == self._seen:
             self._refused = 0
@@ -80,7 +78,7 @@ class Renewal:
                 journal.say(f"{self._program}: {text}: {error}", journal.WARNING)
             return
         if self._stamps() != seen:
-            return  # who replaces them is not done: the next look takes them, and says so once
+            return  # the replacement is still going on: the next check takes the files
         self._context.newest, self._seen, self._refused = newest, seen, 0
         journal.say(f"{self._program}: new connections are shown the renewed certificate of {self._certificate}")
 
@@ -89,14 +87,13 @@ class Renewal:
 
 
 async def keep_looking(renewal: Renewal) -> None:
-    """Look again and again, until this is cancelled."""
+    """Check repeatedly, until cancelled."""
     while True:
         await asyncio.sleep(SECONDS)
         renewal.look()
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """Return the stamp of the file that *path* leads to; None where there is none."""
     try:
         found = path.stat()
     except OSError:

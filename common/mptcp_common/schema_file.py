@@ -1,4 +1,4 @@
-"""The file with the JSON Schema of a settings file, which editors use. It is made from the model, and committed."""
+"""The JSON Schema file of a settings file, for editors. It is generated from the model, and committed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ def schema_text(schema: Mapping[str, Any]) -> str:
 
 
 def written(module: str, name: str, schema: Mapping[str, Any], arguments: Sequence[str]) -> int:
-    """Write the file *name* into the directory that is the only one of *arguments*; return the exit status.
-
-    *module* is how it is called: ``python -m MODULE DIRECTORY``. Raises OSError.
-    """
+    """Write the file *name* into the directory in *arguments*; return the exit status. *module* is for the usage line.
+    Raises OSError."""
     if len(arguments) != 1:
         print(f"usage: python -m {module} DIRECTORY", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""What the service manager is told, where there is one: sd_notify(3), without its library."""
+"""Notifications to the service manager, if there is one: sd_notify(3), without its library."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ LONGEST_STATUS = 500
 
 
 def is_managed() -> bool:
-    """Return whether somebody asked to be told."""
+    """Tell whether a service manager wants notifications."""
     return bool(os.environ.get("NOTIFY_SOCKET"))
 
 
 def notify(*lines: str, descriptors: Sequence[int] = ()) -> None:
-    """Send *lines*, ``READY=1`` say, with *descriptors* for its store. Does nothing where nobody asked for it.
-
-    Raises OSError where the service manager cannot be told.
-    """
+    """Send *lines*, such as ``READY=1``, and *descriptors* to the service manager, if there is one. Raises OSError."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -38,7 +35,7 @@ def notify(*lines: str, descriptors: Sequence[int] = ()) -> None:
 
 
 def tell(program: str, *lines: str) -> None:
-    """As :func:`notify`. That the service manager cannot be told is a warning of *program*: who serves goes on."""
+    """Like :func:`notify`, but only warn in the name of *program* on failure: the server goes on."""
     try:
         notify(*lines)
     except OSError as error:
@@ -46,17 +43,17 @@ def tell(program: str, *lines: str) -> None:
 
 
 def status(text: str) -> str:
-    """Return the line that has ``systemctl status`` show *text*."""
+    """Return the line that makes ``systemctl status`` show *text*."""
     return f"STATUS={' '.join(text.split())[:LONGEST_STATUS]}"
 
 
 def reloading() -> tuple[str, str]:
-    """Return the lines that say that a reload has begun; ``READY=1`` ends it."""
+    """Return the lines that announce a reload; ``READY=1`` ends it."""
     return "RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"
 
 
 def watchdog_seconds(environment: Mapping[str, str]) -> float | None:
-    """Return how long the service manager waits for a sign of life (sd_watchdog_enabled(3)); None: it does not."""
+    """Return how long the service manager waits for a sign of life (sd_watchdog_enabled(3)); None if it does not."""
     microseconds, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not microseconds.isdigit() or int(microseconds) == 0 or (pid and pid != str(os.getpid())):
         return None

@@ -1,10 +1,10 @@
-"""Asks a running throttler over its Unix socket: one line of JSON there, one JSON document back (docs/status.md).
+"""Asks a running throttler over its Unix socket: sends a line of JSON, gets a JSON document (docs/status.md).
 
-What may be asked is the daemon's to say. An answer that has ``error`` says why the request was refused; it is
-returned like any other.
+The daemon decides what may be asked. An answer with ``error`` says why it refused the request; it is returned like any
+other.
 
-A daemon that is too old to read requests sends its whole status, and its end finds the request unread: that resets the
-connection (unix(7)), but after an answer from which the caller can tell the version.
+A daemon too old for requests sends its whole status and closes the socket with the request unread. That resets the
+connection (unix(7)), but only after an answer that tells the version.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from pathlib import Path
 from typing import Any
 
 PAUSE_SECONDS = 5.0
-"""How long a pause in the answer may be. The daemon ends an answer after 30 s, read or not."""
+"""The longest pause in the answer. The daemon ends an answer after 30 s, read or not."""
 _AGAIN = 0.05
-"""Seconds until the next attempt where so many wait for the daemon that the kernel takes no further one."""
+"""Seconds until the next attempt when the daemon's backlog is full."""
 MOST_BYTES = 64 << 20
-"""Of an answer to :func:`ask_async`. The longest, the whole status with 10,000 connections, has some 15 MB."""
+"""Limit of an answer to :func:`ask_async`. The longest, the whole status with 10,000 connections, has some 15 MB."""
 _PIECE_BYTES = 1 << 16
-"""More is mapped anew for each piece: ten megabytes cost 20 ms so, and 9 in these."""
+"""A larger buffer is mapped anew for each piece: then ten megabytes cost 20 ms instead of 9."""
 
 
 def ask(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> dict[str, Any]:
-    """Return what the daemon that listens at *path* answers to *request*, ``{"query": "summary"}`` say.
+    """Return the answer of the daemon at *path* to *request*, for example ``{"query": "summary"}``.
 
-    *timeout*: how many seconds a pause in the answer may be. Raises OSError where nobody listens or the answer
-    ends too early, TimeoutError (an OSError) where it does not come.
+    *timeout*: the longest pause in the answer, in seconds. Raises OSError if nobody listens or the answer ends too
+    early, and TimeoutError (an OSError) if it does not come.
     """
     return _document(ask_text(path, request, timeout))
 
 
 def ask_text(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> bytes:
-    """As :func:`ask`, and return the answer as it came: JSON, unless it ended too early."""
+    """Like :func:`ask`, but return the raw answer: JSON, unless it ended too early."""
     return b"".join(ask_pieces(path, request, timeout))
 
 
 def ask_pieces(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> Iterator[bytes]:
-    """As :func:`ask_text`, and yield what comes when it comes."""
+    """Like :func:`ask_text`, but yield the pieces as they come."""
     begun = False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout)
@@ -53,7 +53,7 @@ def ask_pieces(path: Path, request: Mapping[str, object], timeout: float = PAUSE
                 raise TimeoutError
             time.sleep(_AGAIN)
         try:
-            with suppress(BrokenPipeError):  # a daemon that reads no more of a long request has said why
+            with suppress(BrokenPipeError):  # a daemon that stops reading a long request has answered why
                 client.sendall(_line(request))
             while piece := client.recv(_PIECE_BYTES):
                 begun = True
@@ -68,13 +68,13 @@ async def ask_async(
     request: Mapping[str, object],
     timeout: float = PAUSE_SECONDS,  # noqa: ASYNC109 -- of a pause: asyncio.timeout around the call bounds the whole
 ) -> dict[str, Any]:
-    """As :func:`ask`, without blocking the event loop."""
-    import asyncio  # who has an event loop has it already; to others it is a tenth of what they do
+    """Like :func:`ask`, without blocking the event loop."""
+    import asyncio  # a caller with an event loop has it already; for others the import is a tenth of the work
 
     pieces: list[bytes] = []
     room = MOST_BYTES
     async with asyncio.timeout(timeout) as patience:
-        # Not open_unix_connection(path): where too many wait already, asyncio takes it for connected.
+        # Not open_unix_connection(path): with a full backlog, asyncio takes the socket for connected.
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             client.setblocking(False)
@@ -101,7 +101,7 @@ async def ask_async(
 
 
 def _connects(client: socket.socket, path: Path) -> bool:
-    """Connect *client*, which does not block; False where as many wait for the daemon as may: connect(2), EAGAIN."""
+    """Connect *client*, which does not block; False if the daemon's backlog is full: connect(2), EAGAIN."""
     try:
         client.connect(str(path))
     except BlockingIOError:
@@ -110,14 +110,14 @@ def _connects(client: socket.socket, path: Path) -> bool:
 
 
 def _line(request: Mapping[str, object]) -> bytes:
-    """Return *request* as a line of UTF-8: the daemon bounds its bytes, of which ``\\u00e4`` would take six."""
+    """Return *request* as a line of UTF-8: the daemon bounds its bytes, and ``\\u00e4`` would take six."""
     return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _document(text: bytes) -> dict[str, Any]:
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError):  # the second: of brackets within each other
+    except (ValueError, RecursionError):  # RecursionError: nested brackets
         document = None
     if not isinstance(document, dict):
         raise ConnectionResetError("the answer ended too early")

@@ -1,4 +1,4 @@
-"""TCP sockets of this network namespace as the kernel lists them: /proc/net/tcp and tcp6, proc_pid_net(5)."""
+"""TCP sockets of this network namespace, from the kernel: /proc/net/tcp and tcp6, proc_pid_net(5)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 TABLES: Final = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-"""The second is missing where the kernel has no IPv6."""
+"""The second is missing if the kernel has no IPv6."""
 ESTABLISHED, LISTEN = "01", "0A"
 """States: include/net/tcp_states.h."""
 _WORD: Final = 8
-"""Hexadecimal digits of 32 bits, which stand in this host's order."""
+"""Hexadecimal digits of 32 bits, in this host's byte order."""
 
 
 class Ends(NamedTuple):
-    """Both ends of a socket, addresses packed: of a socket for both families IPv4 ones are mapped into IPv6."""
+    """Both ends of a socket, with packed addresses. A socket for both families has IPv4 ones mapped into IPv6."""
 
     local: bytes
     local_port: int
@@ -25,7 +25,7 @@ class Ends(NamedTuple):
 
 
 def sockets(lines: Iterable[str], state: str) -> Iterator[Ends]:
-    """Yield the ends of those sockets in *lines* of a table that are in *state*."""
+    """Yield the ends of the sockets in *state*, from a table's *lines*."""
     for line in lines:
         fields = line.split(None, 4)
         if len(fields) > 3 and fields[3] == state:

@@ -1,6 +1,6 @@
-"""What the throttler needs of a host's shared libraries and of its kernel; ``check`` and ``doctor`` look for it.
+"""What the throttler needs of a host's shared libraries and kernel; ``check`` and ``doctor`` look for it.
 
-What is looked at comes as arguments, so that all answers can be had on any host.
+Facts about the host are arguments, so that every answer can be tested on any host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PCAP = ("libpcap.so.0.8", "libpcap.so.1", "libpcap.so")
-"""Debian's name, everyone else's, and the one of the development package."""
+"""Debian's name, everyone else's, and the development package's."""
 NFTABLES = ("libnftables.so.1", "libnftables.so")
 BPF = ("libbpf.so.1",)
 KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
@@ -21,26 +21,26 @@ _DEBIANS_KERNEL = "apt install linux-image-$(dpkg --print-architecture) && reboo
 HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
 PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
 OF_KERNEL = (HTB, PFIFO, PACKETS, SOCKETS)
-"""What there has to be for every policy."""
+"""Needed by every policy."""
 BY_IPTABLES: Final = "iptables"
 BY_NFTABLES: Final = "nftables"
 BY_EITHER: Final = "auto"
 BACKENDS = (BY_IPTABLES, BY_NFTABLES)
-"""By which packets find their classes, as the throttler's settings name them, in the order of ``auto``."""
+"""How packets find their classes: the words of the throttler's settings, in the order of ``auto``."""
 IPTABLES_THERE = Path("/proc/net/ip_tables_names")
-"""There where the kernel has iptables built in, or loaded: a trial of it loads its modules, and the throttler would
-take it at its next start."""
+"""Exists if iptables is built in or loaded. A trial of iptables loads its modules, and the throttler would use it after
+its next start."""
 INGRESS = "nftables at ingress"
 FOR_UPLOADS = (TBF, IFB, INGRESS)
-"""What rules for uploads need besides."""
+"""Also needed by rules for uploads."""
 
 
 class Lack(NamedTuple):
-    """What a host has not, in words for people."""
+    """Something that a host lacks, in words for people."""
 
     what: str
     why: str
-    """What does not work without."""
+    """What does not work without it."""
     remedy: str
     """A command."""
 
@@ -52,11 +52,11 @@ class _Feature(NamedTuple):
     options: str
     """Of the kernel's configuration."""
     packages: str = ""
-    """Debian's, of what the throttler uses it by."""
+    """Debian's packages for it."""
     library: Sequence[str] = ()
-    """Names of the shared library by which the throttler uses it."""
+    """Names of the shared library that the throttler uses for it."""
     works: str = ""
-    """What is said of a backend that works."""
+    """The text about a working backend."""
 
 
 _FINDS = "packets find their classes by it"
@@ -103,12 +103,12 @@ _FEATURES = {
 
 
 def name_of(feature: str) -> str:
-    """Return how people call one of ``OF_KERNEL``, ``FOR_UPLOADS`` or ``BACKENDS``."""
+    """Return the readable name of one of ``OF_KERNEL``, ``FOR_UPLOADS`` or ``BACKENDS``."""
     return _FEATURES[feature].name
 
 
 def what_works(backend: str) -> str:
-    """Return in words what of *backend* works where it does."""
+    """Return what works of the working *backend*, in words."""
     return _FEATURES[backend].works
 
 
@@ -118,10 +118,7 @@ def by_nftables(feature: str) -> bool:
 
 
 def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) -> Iterator[tuple[str, Lack]]:
-    """Yield those of *features* that do not work. *results*: feature to None where it works, else to the reason.
-
-    What was not tried is not told of.
-    """
+    """Yield those of *features* with a reason in *results*: None there means that it works; untried ones are absent."""
     for feature in features:
         if (reason := results.get(feature)) is None:
             continue
@@ -133,7 +130,7 @@ def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) 
 
 
 def loads(name: str) -> bool:
-    """Say whether this process can load the library *name*."""
+    """Tell whether this process can load the library *name*."""
     try:
         ctypes.CDLL(name)
     except OSError:
@@ -142,12 +139,12 @@ def loads(name: str) -> bool:
 
 
 def first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
-    """Return the first of *names* that loads; None where none does."""
+    """Return the first of *names* that loads; None if none does."""
     return next((name for name in names if loads(name)), None)
 
 
 def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
-    """Return why nothing can be captured; the throttler refuses to start then."""
+    """Return what is missing for the capture; without it, the throttler does not start."""
     if first(PCAP, loads):
         return None
     return Lack(
@@ -158,7 +155,7 @@ def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
 
 
 def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
-    """Return what of netfilter is missing. Uploads need it, and where legacy iptables is not there everything does."""
+    """Return what is missing of netfilter. Uploads need it, and without legacy iptables everything does."""
     if first(NFTABLES, loads):
         return None
     return Lack(
@@ -169,7 +166,7 @@ def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
 
 
 def lack_of_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> Lack | None:
-    """Return what the throttler's programs lack. *release*: the kernel's. *has_types*: there is ``KERNEL_TYPES``."""
+    """Return what the throttler's programs lack. *release*: the kernel's; *has_types*: ``KERNEL_TYPES`` exists."""
     if first(BPF, loads) is None:
         return Lack(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
     if _version(release) >= _OLDEST_FOR_BPF and has_types:

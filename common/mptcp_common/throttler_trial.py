@@ -1,7 +1,7 @@
-"""Tries what the throttler needs of the kernel, in a network namespace that goes away with the process that tries.
+"""Tries what the throttler needs of the kernel, in a network namespace that ends with the trying process.
 
-``in_fresh_namespace`` starts such a process; what it runs prints one JSON object: feature to null where it works, else
-to the reason. ``TRIALS`` has all but netfilter, which the throttler tries by its own adapters.
+``in_fresh_namespace`` starts that process, which prints one JSON object: each feature with null if it works, otherwise
+with the reason. ``TRIALS`` has all but netfilter, which the throttler tries with its own adapters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _htb() -> None:
         tc.tc("add-class", "htb", _LO, _CLASS, parent=_ROOT, rate="1mbit", ceil="1mbit")
 
 
-# At the root, where HTB is not needed: what is missing is told of once.
+# At the root, so that it does not need HTB: each lack is reported once.
 def _pfifo() -> None:
     with IPRoute() as tc:
         tc.tc("replace", "pfifo", _LO, _QUEUE, limit=10)
@@ -45,7 +45,7 @@ def _tbf() -> None:
 
 
 def _ifb() -> None:
-    # The module makes ifb0 and ifb1 in the host's own namespace when it is loaded: until then its file is enough.
+    # Loading the module creates ifb0 and ifb1 in the host's own namespace, so until then its file is enough.
     modules = Path(f"/lib/modules/{os.uname().release}/modules.dep")
     if not Path("/sys/module/ifb").exists() and modules.exists() and "/ifb.ko" in modules.read_text():
         return
@@ -74,7 +74,7 @@ TRIALS: Mapping[str, Callable[[], None]] = {
 
 
 def attempt(tries: Mapping[str, Callable[[], None]]) -> Results:
-    """Return feature to None or the reason why it does not work."""
+    """Return by feature None, or the reason why it does not work."""
     results: Results = {}
     for feature, do in tries.items():
         try:
@@ -84,13 +84,13 @@ def attempt(tries: Mapping[str, Callable[[], None]]) -> Results:
             results[feature] = f"{error.filename} is not installed" if error.filename else reason(error)
         except NetlinkError as error:
             results[feature] = os.strerror(error.code)
-        except Exception as error:  # whatever the kernel or a library says is the finding
+        except Exception as error:  # any error of the kernel or a library is the finding
             results[feature] = reason(error)
     return results
 
 
 def in_fresh_namespace(module: str, arguments: Sequence[str]) -> tuple[Results, str]:
-    """Run *module* in a network namespace of its own. Return what it prints, or why it could not be run."""
+    """Run *module* in its own network namespace. Return what it prints, or why it could not run."""
     unshare = shutil.which("unshare")
     if os.geteuid() != 0:
         return {}, "only root may make a network namespace"
@@ -101,7 +101,7 @@ def in_fresh_namespace(module: str, arguments: Sequence[str]) -> tuple[Results, 
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         results: Results = json.loads(answer.stdout)
     except subprocess.CalledProcessError as error:
-        # unshare(1) says why it could not, and Python what it fell over, in its last line.
+        # The last line has the error of unshare(1) or Python.
         said = error.stderr.strip().splitlines()
         return {}, f"the trial failed: {said[-1] if said else f'exit status {error.returncode}'}"
     except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Whose files are believed: those that nobody could have written but root, the daemon, or whoever asks."""
+"""Which files are trusted: those that only root, the daemon, or the calling user can write."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pwd
 import stat
 
 THROTTLER_USER = "mptcp-throttler"
-"""Whom the throttler's unit starts it as; root, who clears up after it, believes what it noted."""
+"""The throttler's user; root, which cleans up after the throttler, trusts its notes."""
 
 
 def distrust(found: os.stat_result) -> str | None:
-    """Return why what *found* describes is not to be believed; None where it is."""
+    """Return why a file with the status *found* is not trusted; None if it is."""
     if found.st_uid not in (0, os.geteuid(), throttler_uid()):
         return f"belongs to user {found.st_uid}; it must belong to root or {THROTTLER_USER}"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -20,7 +20,7 @@ def distrust(found: os.stat_result) -> str | None:
 
 
 def throttler_uid() -> int:
-    """Return the number of the throttler's user; root's where the host has none."""
+    """Return the ID of the throttler's user; root's if the host has none."""
     try:
         return pwd.getpwnam(THROTTLER_USER).pw_uid
     except KeyError:

@@ -1,4 +1,4 @@
-"""What systemd knows of a unit, drop-ins included (systemctl(1), ``show``)."""
+"""What systemd knows about a unit, drop-ins included (systemctl(1), ``show``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ _SECONDS = 10
 
 
 def properties_of_unit(unit: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the values of these properties of *unit*, as systemd prints them. Of a unit that it does not know it has
-    defaults; where no systemd answers, there are none."""
+    """Return these properties of *unit* as systemd prints them; defaults for an unknown unit, none without systemd."""
     command = [SYSTEMCTL, "show", f"--property={','.join(names)}", unit]
     try:
         answer = subprocess.run(
@@ -23,6 +22,6 @@ def properties_of_unit(unit: str, names: Sequence[str]) -> dict[str, str]:
     for line in answer.stdout.splitlines():
         name, equals, value = line.partition("=")
         if equals and name in names:
-            # Some lists have a line for each of their values.
+            # Some lists have one line per value.
             said[name] = f"{said[name]} {value}" if name in said else value
     return said

@@ -1,5 +1,5 @@
-"""What the units of console and portal could not read. Each has a user of its own (``DynamicUser``), who owns no file,
-and the throttler's group: root, who checks the settings, reads everything."""
+"""Finds files that the units of console and portal cannot read. Each unit has a user of its own (``DynamicUser``), who
+owns no file, and the throttler's group. Root, who checks the settings, reads everything."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mptcp_common.readable import groups_of_unit, unreadable
 from mptcp_common.trust import THROTTLER_USER
 
 GROUP: Final = THROTTLER_USER
-"""``SupplementaryGroups`` of both units, unless a drop-in has others, too: the group that the throttler's user has."""
+"""``SupplementaryGroups`` of both units, before drop-ins: the group of the throttler's user."""
 _CREDENTIALS: Final = Path("/run/credentials")
 _ANY_DYNAMIC_USER: Final = 65519
-"""The last of those that systemd takes (systemd.exec(5), ``DynamicUser``)."""
+"""The last of systemd's range (systemd.exec(5), ``DynamicUser``)."""
 
 
 def unreadable_by_unit(paths: Iterable[Path], unit: str, group: str = GROUP) -> Iterator[Problem]:
-    """Yield which of *paths* systemd's *unit* could not read. Only root can find out; others get no answer.
+    """Yield a problem for each of *paths* that systemd's *unit* cannot read. Only root can find out; others get none.
 
-    Where the host has no such *group*, there is no unit of ours. Left out are the copies that systemd makes for a unit
-    alone (``LoadCredential``, systemd.exec(5)): it lets their unit in, and nobody else.
+    If the host has no such *group*, there is no unit of ours. Copies that systemd makes for one unit are skipped
+    (``LoadCredential``, systemd.exec(5)): only that unit can read them.
     """
     if os.geteuid() != 0:
         return

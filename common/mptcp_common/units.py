@@ -1,11 +1,11 @@
-"""Rates and sizes between what people write and the base units used inside: bits per second and bytes.
+"""Rates and sizes, as people write them, to and from bits per second and bytes.
 
-Rates: a number and ``bit/s``, ``kbit/s``, ``Mbit/s`` or ``Gbit/s``; powers of 1000; letter case and the
-``/s`` do not matter, so the words of tc(8) ``5mbit`` and ``512kbit`` mean what they mean there. A plain whole
-number is bits per second. ``Mbps`` is refused: tc(8) reads it as bytes, most people as bits.
+Rates: a number and ``bit/s``, ``kbit/s``, ``Mbit/s`` or ``Gbit/s``; powers of 1000. Letter case and ``/s`` do not
+matter, so tc(8)'s ``5mbit`` and ``512kbit`` keep their meaning. A plain whole number is bits per second. ``Mbps`` is
+refused: tc(8) reads it as bytes, most people as bits.
 
-Sizes: a number and ``B``, ``kB`` or ``KB`` (1000), ``MB`` (1000²), ``KiB`` (1024) or ``MiB`` (1024²); letter
-case does matter, so that no ``kb`` can be taken for bits. A plain whole number is bytes.
+Sizes: a number and ``B``, ``kB`` or ``KB`` (1000), ``MB`` (1000²), ``KiB`` (1024) or ``MiB`` (1024²). Letter case
+matters, so that ``kb`` cannot be taken for bits. A plain whole number is bytes.
 """
 
 from __future__ import annotations
@@ -77,10 +77,7 @@ def parse_size(value: object, lowest: int = 1, highest: int = HIGHEST_SIZE) -> i
 
 
 def format_rate(bits_per_second: int) -> str:
-    """Return the rate exactly, in the largest unit that needs at most three decimals: ``1.5 Mbit/s``.
-
-    Negative numbers do not occur. What is printed, :func:`parse_rate` reads back as the same number.
-    """
+    """Return the rate exactly, with at most three decimals: ``1.5 Mbit/s``. :func:`parse_rate` reads it back."""
     for factor, unit in ((10**9, "Gbit/s"), (10**6, "Mbit/s"), (10**3, "kbit/s")):
         if bits_per_second >= factor and bits_per_second * 1000 % factor == 0:
             return f"{_plain(Decimal(bits_per_second) / factor)} {unit}"
@@ -88,7 +85,7 @@ def format_rate(bits_per_second: int) -> str:
 
 
 def format_size(size: int) -> str:
-    """Return the size exactly: ``64 KiB``, and ``15 KB`` where powers of 1024 would need decimals."""
+    """Return the size exactly: ``64 KiB``, or ``15 KB`` if powers of 1024 would need decimals."""
     for factor, unit, per in (
         (1024**2, "MiB", 1),
         (10**6, "MB", 1000),
@@ -117,7 +114,7 @@ def approximate_size(size: float) -> str:
 
 
 def _rate_meant(value: object) -> str:
-    """Return ``, did you mean "5 Mbit/s"?`` for what looks like a rate, and why it is none where that is known."""
+    """Return ``(did you mean "5 Mbit/s"?)`` for text that resembles a rate, with the reason if that is known."""
     found = _LIKE_A_RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
         return ""
@@ -134,7 +131,7 @@ def _rate_meant(value: object) -> str:
 
 
 def size_meant(value: object, units: Collection[str]) -> str:
-    """Return ``(did you mean "20 GB"?)`` for what looks like a size in one of *units*."""
+    """Return ``(did you mean "20 GB"?)`` for text that resembles a size in one of *units*."""
     found = _LIKE_A_SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     wanted = "" if found is None else f"{found[2]}b".lower()
     unit = next((each for each in units if each.lower() == wanted and each != "kB"), None)

@@ -1,7 +1,6 @@
-"""A document against a pydantic model: the checked section, or every disagreement in words for people.
+"""Checks a document against a pydantic model: returns the section, or all problems in words for people.
 
-pydantic says where in the data an error is and of which kind; the document knows the line, and the model the
-keys that would have been right.
+pydantic tells the place and the kind of an error, the document its line, and the model the keys that are allowed.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _SENTENCES = {
     "list_type": "{0} is not a list; write [{0}]",
     "bool_type": "{} is not allowed; write true or false",
 }
-"""What pydantic's kinds of error mean to an operator; ValueErrors have words of their own."""
+"""pydantic's kinds of error in words for operators; a ValueError has its own."""
 
 
 def validate(model: type[S], document: Document) -> tuple[S | None, tuple[Problem, ...]]:
-    """Return *document* as *model* and no problems, or None and all of them, those of the document included.
+    """Return *document* as *model* without problems, or None and all problems, the document's included.
 
-    A document that could be read but has problems of its own (a key given twice) is still checked to the end.
+    A readable document with problems of its own (a repeated key) is still checked completely.
     """
     if document.data is None:
         return None, document.problems
@@ -70,27 +69,27 @@ def _problem(model: type[Section], document: Document, error: ErrorDetails) -> P
     if path in document.unread:
         return None
     if kind == "value_error" and isinstance(value, dict):
-        # A check of the section as a whole: what it lacks is said of its key.
+        # A check of the whole section: the problem is shown at its key.
         value = None
         position = document.key_position(path)
     return problem_at(document, path, value, _message(error, _way_out(model, path)), position)
 
 
 def _example(model: type[Section], path: KeyPath) -> str:
-    """Return ``, as in "period: month"``, by the first example of the key at *path*; nothing where it has none."""
+    """Return ``, as in "period: month"``, from the first example of the key at *path*; nothing without one."""
     field = _section_at(model, path[:-1]).model_fields.get(str(path[-1]))
     return f', as in "{path[-1]}: {_flow(field.examples[0])}"' if field is not None and field.examples else ""
 
 
 def _flow(value: object) -> str:
-    """Return *value* as YAML in one line, as people write it."""
+    """Return *value* as one line of YAML."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_flow(each)}' for key, each in value.items())}}}"
     return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
 
 
 def _way_out(model: type[Section], path: KeyPath) -> str:
-    """Return what else can be done about a key without a value: nothing where the key is required."""
+    """Return the alternative for a key without a value; nothing if the key is required."""
     section = _section_at(model, path[:-1])
     if path and path[-1] in section.model_fields:
         return "" if section.model_fields[str(path[-1])].is_required() else ", or leave the key out"
@@ -120,7 +119,7 @@ def _unknown_key(model: type[Section], path: KeyPath) -> str:
 
 
 def _meant_key(model: type[Section], error: ErrorDetails) -> KeyPath:
-    """Return the key that an unknown one is the misspelling of, or nothing."""
+    """Return the key that an unknown key misspells, or nothing."""
     path: KeyPath = tuple(error["loc"])
     if error["type"] != "extra_forbidden":
         return ()
@@ -129,12 +128,11 @@ def _meant_key(model: type[Section], error: ErrorDetails) -> KeyPath:
 
 
 def _is_misspelt(error: ErrorDetails, meant: set[KeyPath]) -> bool:
-    """Return whether the key that is missing is there, misspelt: one line about it is enough."""
     return error["type"] == "missing" and tuple(error["loc"]) in meant
 
 
 def _section_at(model: type[Section], path: KeyPath) -> type[Section]:
-    """Return the section that *path* leads to; names and indices on the way lead through dicts and lists."""
+    """Return the section at *path*; names and indices in it lead through dicts and lists."""
     for part in path:
         if isinstance(part, str) and part in model.model_fields:
             model = next(_sections_in(model.model_fields[part].annotation), model)

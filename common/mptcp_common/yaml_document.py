@@ -1,12 +1,12 @@
-"""A YAML 1.2 text to plain dicts, lists and scalars, and where in the text each of them stands.
+"""YAML 1.2 text to plain dicts, lists and scalars, with the position of each.
 
-ruamel.yaml parses and composes; the walk from its nodes to values is done here, because only the nodes know
-their lines, and because every repeated key is to be reported, not the first. Rules:
+ruamel.yaml parses and composes. The nodes are converted here, because only they have line numbers, and because every
+repeated key must be reported, not only the first. Rules:
 
 - YAML 1.2, core schema: ``on`` and ``12:30`` are text, ``010`` is ten. A ``%YAML 1.1`` line is refused.
-- Anchors, aliases and merge keys (``<<``) work; what they expand to is bounded, and so are size and depth.
-- A key without a value is :data:`~.problems.NOTHING`, so that it is not taken for one that was left out.
-- Keys are text, whatever they look like: a path may be called ``on`` or ``5``.
+- Anchors, aliases and merge keys (``<<``) work. Their expansion is bounded, like size and depth.
+- A key without a value is :data:`~.problems.NOTHING`, so that it differs from a missing key.
+- Keys are always text: a path may be called ``on`` or ``5``.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _PLAINER: Final = (
     (r"expected <block end>, but found .*", "the indentation differs from that of the lines it belongs to"),
     (r"could not find expected ':'", 'a ":" is missing after the key'),
 )
-"""What ruamel.yaml says, in words that do not need the YAML specification."""
+"""Messages of ruamel.yaml, in words that do not need the YAML specification."""
 
 
 def text_of(path: Path) -> str:
-    """Return the text of the file *path*; raise DocumentError where it cannot be read."""
+    """Return the text of the file *path*; raise DocumentError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -79,30 +79,30 @@ START: Final = Position(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a text says and where. ``data`` is None where a problem kept it from being read at all."""
+    """A text's data and positions. ``data`` is None if a problem prevented all reading."""
 
     source: str
     data: dict[str, object] | None
     problems: tuple[Problem, ...] = ()
     keys: Mapping[KeyPath, Position] = field(default_factory=dict)
-    """Where the key stands; for an item of a list, where the item starts."""
+    """Position of the key; for an item of a list, of the item."""
     values: Mapping[KeyPath, Position] = field(default_factory=dict)
     unread: frozenset[KeyPath] = frozenset()
-    """Values that ``problems`` already speaks of; they stand as NOTHING in ``data``."""
+    """Values with a problem in ``problems``; they are NOTHING in ``data``."""
 
     def value_position(self, path: KeyPath) -> Position:
-        """Return where the value at *path* starts, or the nearest thing around it."""
+        """Return the start of the value at *path*, or of the nearest enclosing one."""
         while path and path not in self.values:
             path = path[:-1]
         return self.values.get(path, START)
 
     def key_position(self, path: KeyPath) -> Position:
-        """Return where the key at *path* starts, or the nearest thing around it."""
+        """Return the start of the key at *path*, or of the nearest enclosing value."""
         return self.keys.get(path) or self.value_position(path)
 
 
 def parse_document(text: str, source: str) -> Document:
-    """Return the one mapping that *text* is, with all problems on the way. *source* names it for people."""
+    """Return the mapping in *text*, with all problems found. *source* names it for people."""
     try:
         node = _compose(text)
     except _Unreadable as reason:
@@ -169,12 +169,10 @@ def _plain_words(error: MarkedYAMLError) -> str:
 
 
 class _TooMuch(Exception):
-    """Aliases expand to more than is read."""
+    """Aliases expand to more than the limit."""
 
 
 class _Walk:
-    """One walk over the nodes of a document."""
-
     def __init__(self, source: str) -> None:
         self.problems: list[Problem] = []
         self.keys: dict[KeyPath, Position] = {}
@@ -185,7 +183,7 @@ class _Walk:
         self._around: list[int] = []
 
     def root(self, node: MappingNode) -> dict[str, object] | None:
-        """Return the root mapping, or None where it holds more than is read."""
+        """Return the root mapping, or None if it exceeds the limit."""
         self.values[()] = _place(node.start_mark)
         try:
             return self._mapping(node, ())
@@ -207,7 +205,7 @@ class _Walk:
     def _value(self, node: Node, path: KeyPath, key_at: Position) -> object:
         self._count()
         self.keys[path] = key_at
-        # An empty value has the place of whatever comes next.
+        # An empty value has the position of the token after it.
         empty = isinstance(node, ScalarNode) and node.value == "" and node.style is None
         self.values[path] = key_at if empty else _place(node.start_mark)
         if isinstance(node, ScalarNode):
@@ -237,7 +235,7 @@ class _Walk:
         return result
 
     def _pairs(self, node: MappingNode, path: KeyPath) -> Iterator[tuple[ScalarNode, Node]]:
-        """Yield the keys of *node* and, after them, those merged into it; the first of a name counts."""
+        """Yield the keys of *node*, then those merged into it; the first of a name counts."""
         own: dict[str, int] = {}
         merged: list[Node] = []
         for key, value in node.value:
@@ -279,7 +277,7 @@ class _Walk:
         try:
             return read(node.value)
         except ValueError:
-            return node.value  # too long a number, "!!int x" or "!!bool yes": no key takes it as text
+            return node.value  # too long a number, "!!int x" or "!!bool yes": every key refuses the text
 
     def _refuse(self, node: Node, path: KeyPath, value: str | None, message: str) -> Nothing:
         self._report(node, path, value, message)

@@ -1,1 +1,1 @@
-"""The console: what the throttler knows and does, as a web page. A process of its own that reads the status socket."""
+"""The console: a web page about the throttler's state. A separate process that reads the status socket."""

@@ -1,7 +1,7 @@
-"""Who may see the console, by a token, and under which names it is addressed. Pure: no clock, no files.
+"""Access to the console: its token, and its host names. Pure: no clock, no files.
 
-A browser shows the token once, in a form, and gets a cookie, which is a signed time until which it counts: nothing has
-to be kept for it, and a new token ends all of them. Programs show the token itself (RFC 6750).
+A browser sends the token once, in a form, and gets a cookie: a signed expiry time. So there is no session state, and a
+new token ends all cookies. Programs send the token itself (RFC 6750).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{
 
 
 def token_problem(text: str) -> str | None:
-    """Return what keeps *text*, that of a file without its last newline, from being a token; None where it is one."""
+    """Return why *text*, a file's without its last newline, cannot be a token; None if it can."""
     if not text:
         return "is empty; write a token into it: openssl rand -hex 32"
     if not _TOKEN.fullmatch(text):
@@ -33,7 +33,7 @@ def token_problem(text: str) -> str | None:
 
 
 class Token:
-    """The one token, and the cookies that are given for it."""
+    """The token, and its cookies."""
 
     def __init__(self, text: str) -> None:
         self._text = text.encode()
@@ -43,12 +43,12 @@ class Token:
         return hmac.compare_digest(text.encode(errors="replace"), self._text)
 
     def is_borne_by(self, authorization: str) -> bool:
-        """Return whether the header ``Authorization`` shows the token."""
+        """Tell whether the header ``Authorization`` has the token."""
         scheme, _, text = authorization.partition(" ")
         return scheme.lower() == "bearer" and self.is_shown_by(text.strip())
 
     def cookie(self, now: float) -> str:
-        """Return the value of a cookie that counts from *now* on."""
+        """Return the value of a cookie that is valid from *now* on."""
         until = str(int(now) + COOKIE_SECONDS)
         return f"{until}.{self._signature(until)}"
 
@@ -63,22 +63,22 @@ class Token:
 
 
 class Names:
-    """Under which names a browser may address the console.
+    """The names under which a browser may address the console.
 
-    A page of somebody else's can have its own name resolve to our address (DNS rebinding), and would then be of our
-    origin; but the name that the browser sends is still its. An address is nobody's name.
+    An attacker's page can have its own name resolve to our address (DNS rebinding), and share our origin. But the
+    browser still sends that name as Host. Addresses are safe, because they are not names.
     """
 
     def __init__(self, listening: str, names: Iterable[str] = ()) -> None:
         """*listening*: the address on which the console listens."""
         self._listening = ip_address(listening)
         self._names = {name.lower().rstrip(".") for name in names}
-        # Browsers take this name for loopback without asking anybody; who listens on every address listens there, too.
+        # Browsers resolve this name to loopback themselves; listening on every address includes that.
         if self._listening.is_loopback or self._listening.is_unspecified:
             self._names.add("localhost")
 
     def include(self, host: str) -> bool:
-        """Return whether the header ``Host`` is that of the console."""
+        """Tell whether the header ``Host`` is one of the console's."""
         found = _HOST.fullmatch(host)
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""Names for addresses, from a file of the operator's: an address and its name in each line, as /etc/hosts has them."""
+"""Names for addresses, from a file of the operator: an address and its name per line, like /etc/hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_NAME: Final = 64
 
 
 def parse_names(text: str) -> dict[str, str]:
-    """Return the name of each address, the first where there are several. Raises ValueError, which names the line."""
+    """Return the first name of each address. Raises ValueError, which names the line."""
     names: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -35,7 +35,7 @@ def parse_names(text: str) -> dict[str, str]:
 
 
 def read_names(file: Path) -> dict[str, str]:
-    """Return what *file* has. Raises OSError, ValueError."""
+    """Return the names in *file*. Raises OSError, ValueError."""
     with file.open("rb") as opened:
         content = opened.read(LARGEST + 1)
     if len(content) > LARGEST:
@@ -47,7 +47,7 @@ def read_names(file: Path) -> dict[str, str]:
 
 
 class AddressNames:
-    """The names in *file*, which is read again when it has changed; while it has mistakes, those from before."""
+    """The names in *file*, which is read again after a change; while it has mistakes, the previous names stay."""
 
     def __init__(self, file: Path | None, complain: Callable[[str], object] = lambda text: None) -> None:
         self._file = file
@@ -55,10 +55,10 @@ class AddressNames:
         self._read: tuple[int, int, int] | None = None
         self._names: Mapping[str, str] = {}
         self.version = int(time.time())
-        """Another one whenever names have changed, also after a restart."""
+        """Changes with the names, also by a restart."""
 
     def look(self) -> None:
-        """Read the file where it is not the one that was read."""
+        """Read the file if it changed."""
         if self._file is None:
             return
         try:

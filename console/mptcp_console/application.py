@@ -1,4 +1,4 @@
-"""The pages of the console and what they ask for (Starlette). Nothing here changes anything but a browser's cookie."""
+"""The console's pages and their API (Starlette). It changes nothing but a browser's cookie."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, what_is_wrong
 
 STATIC: Final = Path(__file__).parent / "static"
 DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
-"""Where the documentation may be: as the package installs it, or in the sources."""
+"""Candidates for the documentation: the package's, the sources'."""
 LARGEST_BODY: Final = 256 * 1024
 """Bytes: a policy as JSON, in which each character may take six."""
 LARGEST_FORM: Final = 4096
@@ -44,7 +44,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
-    """What answers each route."""
+    """Answers each route."""
 
     def __init__(self, watch: Watch, lane: Lane, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self._watch = watch
@@ -57,7 +57,7 @@ class Console:
         self._clock = clock
 
     def application(self, *mounted: BaseRoute) -> ASGIApp:
-        """Return the application, with what is *mounted* besides, behind the same protection."""
+        """Return the application, with the *mounted* routes behind the same protection."""
         routes: list[BaseRoute] = [
             Route("/", self._page("index.html")),
             Route("/api/live", self._answer(self._stream)),
@@ -103,7 +103,7 @@ class Console:
         return page
 
     def _answer(self, answer: Answer) -> Answer:
-        """Return *answer* with what can go wrong put into words."""
+        """Return *answer* with its exceptions turned into error responses."""
 
         async def careful(request: Request) -> Response:
             try:
@@ -119,10 +119,10 @@ class Console:
 
     async def _stream(self, request: Request) -> Response:
         if request.method == "HEAD":
-            # Without a body there is no end of it either: it would hold a place for as long as the connection is open.
+            # Without a body there is no end of it either: the watcher would stay as long as the connection.
             return Response(media_type=_Stream.media_type)
         watching = self._watch.watching()
-        watching.__enter__()  # here, so that one too many is told so by a status
+        watching.__enter__()  # here, so that TooMany becomes a status
 
         async def stream() -> AsyncIterator[str]:
             async for text in self._live.stream():
@@ -131,7 +131,7 @@ class Console:
         return _Stream(stream(), lambda: watching.__exit__(None, None, None))
 
     async def _viewers(self, _: Request) -> Response:
-        """Whether there is room for one more stream: a browser's own EventSource is not told why it was refused."""
+        """Tell whether there is room for one more stream: a browser's EventSource does not see why it was refused."""
         return _json({"watching": self._watch.watchers, "most": MOST_WATCHERS})
 
     async def _history(self, request: Request) -> Response:
@@ -144,7 +144,7 @@ class Console:
         events, more = kept.newest(wanted, limit) if near is None else kept.nearest(wanted, near, limit)
         head: dict[str, Any] = {"time": self._clock(), "more": more, "since": kept.since}
         if wanted.first is not None and wanted.last is not None:
-            # Of all kinds and clients, whatever else is asked for.
+            # Of all kinds and clients, whatever the filter.
             counted = kept.counts.between(wanted.first, wanted.last)
             within = {"since": kept.counted_since, "from": counted.first, "to": counted.last}
             head["counted"] = within | {"kinds": counted.kinds}
@@ -156,7 +156,7 @@ class Console:
         return _json(whole(self._watch.summary) | {"is_current": self._watch.is_current})
 
     async def _about(self, _: Request) -> Response:
-        """What does not change with time, or seldom: the stream says when names have."""
+        """Rarely changing facts: the stream tells when names change."""
         self._names.look()
         return _json(
             {
@@ -190,7 +190,7 @@ class Console:
     async def _what_if(self, request: Request) -> Response:
         try:
             document = json.loads(await _body(request, LARGEST_BODY))
-        except (ValueError, RecursionError):  # the latter of lists in lists, thousands deep
+        except (ValueError, RecursionError):  # RecursionError: lists nested thousands deep
             raise questions.Wrong('the body is not JSON; send {"policy": "TEXT"}') from None
         return await self._asked(questions.what_if(document))
 
@@ -241,7 +241,7 @@ class _Stream(StreamingResponse):
 
 
 class _Static(StaticFiles):
-    """Files that are asked for anew each time, by their tag: a new version of the console is taken at once."""
+    """Files that browsers revalidate each time, by their tag, so that a new version of the console is used at once."""
 
     def file_response(self, *arguments: Any, **named: Any) -> Response:
         response = super().file_response(*arguments, **named)
@@ -250,7 +250,7 @@ class _Static(StaticFiles):
 
 
 async def _body(request: Request, most: int) -> bytes:
-    """Return the body of *request*. Raises Wrong where it has more than *most* bytes."""
+    """Return the body of *request*. Raises Wrong if it has more than *most* bytes."""
     body = b""
     async for piece in request.stream():
         body += piece

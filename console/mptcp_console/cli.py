@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return what reads the command line; the package's manual page and shell completion are made from it."""
+    """Return the parser of the command line; the package's manual page and shell completion are made from it."""
     parser = argparse.ArgumentParser(
         prog="mptcp-console", description="Show what the throttler knows and does as a web page; change nothing."
     )
@@ -70,7 +70,7 @@ def _make_token(options: argparse.Namespace) -> int:
 
 
 def _settings(file: Path | None) -> Settings:
-    """Return the settings of *file*, or of the usual one, if there is one. Raises DocumentError."""
+    """Return the settings of *file*, or of the default one if it exists. Raises DocumentError."""
     if file is None and not DEFAULT_SETTINGS.exists():
         return settings_without_a_file()
     file = file or DEFAULT_SETTINGS
@@ -81,7 +81,7 @@ def _settings(file: Path | None) -> Settings:
 
 
 def _warn(file: Path | None, settings: Settings) -> None:
-    """Say where this host does not have the address, or not yet."""
+    """Warn if this host does not have the address, or not yet."""
     for warning in not_there(str(file or DEFAULT_SETTINGS), {"listen": settings.address}):
         journal.say(warning, journal.WARNING)
 

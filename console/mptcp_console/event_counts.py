@@ -1,6 +1,6 @@
-"""How many events of each kind there were within each ten seconds of the last hour: the same room, however many come.
+"""Numbers of events by kind, for each ten seconds of the last hour, in constant memory.
 
-Where events come fast, they themselves are kept for minutes; their numbers last the hour.
+If events come fast, they themselves are kept only for minutes; their counts last the hour.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from mptcp_console.history import COARSE_SLOTS, COARSE_STEP
 MOST_KINDS: Final = 20
 """The throttler has eleven, the console one; 1.4 KB each."""
 OTHERS: Final = "other"
-"""What further kinds are counted as."""
+"""The kind that counts all further kinds."""
 _NEVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What happened from second *first* to second *last*, by kind: the time that was asked for, in whole slots."""
+    """Events by kind from second *first* to second *last*: the requested time, in whole slots."""
 
     first: int
     last: int
@@ -32,12 +32,12 @@ class EventCounts:
 
     def __init__(self) -> None:
         self._held = array("q", [_NEVER]) * COARSE_SLOTS
-        """Which slot each place of the ring has the counts of."""
+        """The slot in each place of the ring."""
         self._kinds: dict[str, array[int]] = {}
         self._newest = _NEVER
 
     def add(self, time: float, kind: str) -> None:
-        """Count an event; one that is older than what is kept is left out."""
+        """Count an event; ignore it if it is too old."""
         slot = int(time) // COARSE_STEP
         place = slot % COARSE_SLOTS
         if slot < self._held[place]:
@@ -52,7 +52,7 @@ class EventCounts:
         self._kinds[kind][place] += 1
 
     def forget_after(self, time: float) -> None:
-        """Let go of what is later than *time*: of a clock that was set back."""
+        """Drop counts later than *time*: the clock was set back."""
         slot = int(time) // COARSE_STEP
         if self._newest <= slot:
             return
@@ -62,7 +62,7 @@ class EventCounts:
         self._newest = slot
 
     def between(self, first: float, last: float) -> Counted:
-        """Return what happened from *first* to *last*, of an hour at the most."""
+        """Return the counts from *first* to *last*, at most an hour."""
         end = int(last) // COARSE_STEP
         begin = max(int(first) // COARSE_STEP, end - COARSE_SLOTS + 1)
         places = [slot % COARSE_SLOTS for slot in range(begin, end + 1) if self._held[slot % COARSE_SLOTS] == slot]

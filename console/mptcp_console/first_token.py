@@ -1,7 +1,7 @@
-"""Makes the console's token where the operator has made none: at the unit's first start, by root.
+"""Makes the console's token if the operator has made none: at the unit's first start, as root.
 
-Without one, whoever has an account on the host could see what the status socket gives to its group alone, for a port of
-the loopback interface is everybody's.
+Without a token, every user of the host could see what the status socket gives only to its group, because a port on
+loopback is open to all.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _MODE: Final = 0o640
 
 
 def make_first_token(file: Path | None) -> Path | None:
-    """Write a token beside the settings *file*, or the usual one, if these mean it and there is none.
+    """Write a token beside the settings *file*, or the default one, if the settings use it and it does not exist.
 
-    Return its path; None where nothing was to be done. Raises DocumentError where it cannot be written.
+    Return its path; None if there was nothing to do. Raises DocumentError if it cannot be written.
     """
     settings = file or DEFAULT_SETTINGS
     path = settings.parent / TOKEN_NAME
-    # What is wrong with the settings is for the console itself to say, which ends for good then.
+    # The console itself reports invalid settings, and then does not restart.
     if path.exists() or not default_token_is_meant(settings):
         return None
-    # Under another name until it is whole: the console may be started meanwhile.
+    # Under another name until it is complete, because the console may start meanwhile.
     fresh = path.with_name(f".{TOKEN_NAME}.{os.getpid()}")
     try:
-        # One of a process that was killed, and had this number.
+        # A leftover of a killed process with the same ID.
         fresh.unlink(missing_ok=True)
         try:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as written:
                 written.write(secrets.token_hex(32) + "\n")
                 if os.geteuid() == 0:
-                    # Where the host has no such group, there is no unit of ours.
+                    # A host without the group has no unit of ours.
                     with suppress(KeyError):
                         os.fchown(descriptor, 0, grp.getgrnam(GROUP).gr_gid)
                 os.fchmod(descriptor, _MODE)
-            # One that came meanwhile stays.
+            # A token that was made meanwhile stays.
             os.link(fresh, path)
         finally:
             fresh.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Events of the last hour, in bounded memory: the throttler's, and those that the console saw of the throttler.
+"""Events of the last hour, in bounded memory: the throttler's, and those that the console observed of the throttler.
 
-Where there are many, the oldest give way before the hour is over; how many there were of each kind is kept for it.
+If there are many, the oldest are dropped earlier; their numbers by kind are kept for the hour.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ MOST_EVENTS: Final = 40_000
 MOST_BYTES: Final = 8 * 1024 * 1024
 SPAN: Final = 3600.0
 _END_OF_TIME: Final = 1e11
-"""Seconds since the epoch; whoever says more does not tell a time, and neither does who says NaN."""
+"""Seconds since the epoch; a larger time is invalid, and so is NaN."""
 _MOST_GONE: Final = 1000
-"""Events that gave way and are still in the order of times."""
+"""Dropped events that are still in the order of times."""
 _SOME: Final = 1000
-"""Events looked at before it is asked whether these are enough."""
+"""Events per pass, before a check whether these are enough."""
 _TIME: Final = attrgetter("time")
 _KEPT: Final = ("kind", "token", "client", "remote", "local", "path", "rule", "direction")
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One event, as it is given to browsers."""
+    """One event for browsers."""
 
     serial: int
-    """Counted by the console: the throttler's own numbers begin anew when it does."""
+    """The console's number: the throttler's restart with it."""
     time: float
     kind: str
     token: str | None
@@ -49,7 +49,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which events somebody asks for; None: whatever."""
+    """A filter for events; None: any."""
 
     after: int = 0
     first: float | None = None
@@ -60,7 +60,7 @@ class Wanted:
     rule: str | None = None
 
     def of(self, events: list[Happening]) -> list[Happening]:
-        """Return which of *events* are wanted. A call for each would take ten times as long as these passes."""
+        """Return those of *events* that match. One call per event would take ten times as long as these passes."""
         if self.after:
             events = [each for each in events if each.serial > self.after]
         if self.first is not None:
@@ -79,22 +79,21 @@ class Wanted:
 
 
 class Happenings:
-    """The newest events; the oldest give way."""
+    """The newest events; the oldest are dropped."""
 
     def __init__(self, most: int = MOST_EVENTS, most_bytes: int = MOST_BYTES) -> None:
         self._events: deque[Happening] = deque()
-        """In the order in which they came."""
+        """In order of arrival."""
         self._by_time: list[Happening] = []
-        """The same in the order of their times, which is another where a clock was set back; and some that gave way."""
+        """The same by time, which differs if a clock was set back; also has some dropped events."""
         self._most, self._most_bytes = most, most_bytes
         self._bytes = 0
         self.counts = EventCounts()
         self.serial = 0
-        """Of the newest event."""
         self.since: float | None = None
-        """From when on every event is there; None while nobody has said, and none has given way."""
+        """From here on the events are complete; None if unknown, and none was dropped."""
         self.counted_since: float | None = None
-        """From when on every event was counted."""
+        """From here on the counts are complete."""
 
     def __len__(self) -> int:
         return len(self._events)
@@ -104,12 +103,12 @@ class Happenings:
         return self._bytes
 
     def missing_before(self, time: float) -> None:
-        """Say that of what happened before *time* some may never have come here."""
+        """Note that events from before *time* may be missing."""
         self.since = max(time, self.since or 0.0)
         self.counted_since = max(time, self.counted_since or 0.0)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Keep *event*, as the throttler tells it. What is no event is left out."""
+        """Keep an *event* of the throttler; ignore a malformed one."""
         time, text = event.get("time"), event.get("text")
         if not isinstance(time, int | float) or not 0 <= time < _END_OF_TIME or not isinstance(text, str):
             return
@@ -135,7 +134,7 @@ class Happenings:
         self._tidy()
 
     def forget(self, now: float) -> None:
-        """Let go of what is older than an hour, and of times that a clock was set back from."""
+        """Drop events older than an hour, and times that a clock was set back from."""
         while self._events and self._events[0].time < now - SPAN:
             self._drop()
         self._tidy()
@@ -151,7 +150,7 @@ class Happenings:
         return gone
 
     def _tidy(self) -> None:
-        """Let go of the events that gave way in the order of times, too: many at once, for it takes as long for one."""
+        """Remove dropped events from the order of times, many at once, because one takes as long."""
         if len(self._by_time) - len(self._events) > _MOST_GONE:
             self._by_time = self._those_left(self._by_time)
 
@@ -160,9 +159,9 @@ class Happenings:
         return [each for each in events if each.serial >= oldest]
 
     def nearest(self, wanted: Wanted, time: float, limit: int) -> tuple[list[Happening], bool]:
-        """Return the *limit* events nearest to *time* that are *wanted*, in their order, and whether there are more.
+        """Return the *limit* matching events nearest to *time*, in order of arrival, and whether there are more.
 
-        What is not from first to last is not looked at. Of 40,000 events each condition takes a millisecond.
+        Only events from first to last are searched. Each condition takes a millisecond for 40,000 events.
         """
         begin = 0 if wanted.first is None else bisect_left(self._by_time, wanted.first, key=_TIME)
         end = len(self._by_time) if wanted.last is None else bisect_right(self._by_time, wanted.last, key=_TIME)
@@ -173,7 +172,7 @@ class Happenings:
         return sorted(nearest, key=lambda event: event.serial), len(found) > limit
 
     def newest(self, wanted: Wanted, limit: int) -> tuple[list[Happening], bool]:
-        """Return the newest *limit* events that are *wanted*, the oldest of them first, and whether there are more."""
+        """Return the newest *limit* matching events, oldest first, and whether there are more."""
         unseen = islice(reversed(self._events), max(0, self.serial - wanted.after))
         found: list[Happening] = []
         while len(found) <= limit and (some := list(islice(unseen, _SOME))):

@@ -1,6 +1,6 @@
-"""What is wrong with a throttler that answers: sentences for the page, from its own figures. Pure.
+"""What is wrong with a throttler that answers, in sentences for the page. Pure.
 
-Some things last, and its summary says so. Others are counts that grow: of these is said what came within a minute.
+Some problems last, and the summary has them. Others are growing counts, which are reported for a minute.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Final
 from mptcp_common.units import counted
 
 RECENT: Final = 60.0
-"""Seconds for which a loss is told of."""
+"""Seconds for which a loss is reported."""
 _SEGMENTS, _EVENTS, _REFUSALS = "segments", "events", "refusals"
 
 
 class Health:
-    """From one summary to the next."""
+    """The problems from one summary to the next."""
 
     def __init__(self) -> None:
         self._pid: object = None
@@ -25,7 +25,7 @@ class Health:
         """Times and counts of the last minute, and one from before it."""
 
     def take(self, summary: Mapping[str, Any]) -> list[str]:
-        """Return what is wrong as of *summary*, a sentence each without its full stop; nothing where all is well."""
+        """Return what is wrong as of *summary*, in sentences without a full stop; nothing if all is well."""
         now, counts = float(summary["time"]), _losses(summary)
         if summary.get("pid") != self._pid or (self._counts and now < self._counts[-1][0]):
             self._pid = summary.get("pid")
@@ -39,7 +39,7 @@ class Health:
 
 
 def _lasting(summary: Mapping[str, Any]) -> Iterator[str]:
-    # .get: a throttler from before these
+    # .get: an older throttler
     for interface, there in (summary.get("captures") or {}).items():
         if not there:
             yield f"Nothing is captured on {interface}, which is down or gone; capturing goes on when it is back"

@@ -1,7 +1,7 @@
-"""What happened within an hour, in bounded memory: numbers against time, a second apart and then ten, and events.
+"""Numbers over the last hour, in bounded memory, at steps of one and of ten seconds.
 
-A track is one number against time: the rate of a path, the subflows that a rule caps. All tracks move on together, so
-that a second for which nothing is known is empty in all of them. Times are seconds since the epoch.
+A track is one number over time: the rate of a path, the subflows that a rule caps. All tracks advance together, so that
+an unknown second is empty in all of them. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ COARSE_SLOTS: Final = 360
 """An hour, ten seconds apart."""
 SPAN: Final = COARSE_STEP * COARSE_SLOTS
 MOST_TRACKS: Final = 400
-"""Some 8 KB each. Further ones are not kept, and counted."""
+"""Some 8 KB each. Further ones are counted, not kept."""
 _UNKNOWN: Final = math.nan
 
 Merge = Callable[[float, float, int], float]
-"""Takes what a coarse slot has, one more value, and how many it has; returns what it has then."""
+"""Takes a coarse slot's value, a new one, and the number of values so far; returns the slot's new value."""
 
 
 def mean(had: float, value: float, count: int) -> float:
@@ -40,8 +40,6 @@ def highest(had: float, value: float, count: int) -> float:
 
 
 class _Ring:
-    """Values of the last *slots* steps."""
-
     def __init__(self, slots: int) -> None:
         self.values = array("d", [_UNKNOWN]) * slots
 
@@ -59,7 +57,7 @@ class _Track:
         self.fine, self.coarse = _Ring(FINE_SLOTS), _Ring(COARSE_SLOTS)
         self._merge = merge
         self._merged: tuple[int, int] = (0, 0)
-        """The coarse slot that is being filled, and how many values it has."""
+        """The coarse slot being filled, and its number of values."""
 
     def put(self, second: int, value: float) -> None:
         self.fine.values[second % FINE_SLOTS] = value
@@ -75,7 +73,7 @@ class _Track:
 
 
 class Tracks:
-    """All tracks, by a key of the caller's."""
+    """All tracks, by the caller's keys."""
 
     def __init__(self, most: int = MOST_TRACKS) -> None:
         self._most = most
@@ -83,7 +81,7 @@ class Tracks:
         self._first = 0
         self._now: int | None = None
         self.refused = 0
-        """Values that had no room."""
+        """Values without room."""
 
     @property
     def now(self) -> int | None:
@@ -92,17 +90,14 @@ class Tracks:
 
     @property
     def since(self) -> int | None:
-        """The first second of which anything may be kept; None before there is one."""
+        """The first second that may be known; None before there is one."""
         return None if self._now is None else max(self._first, self._now - SPAN)
 
     def __len__(self) -> int:
         return len(self._tracks)
 
     def advance(self, second: int) -> None:
-        """Go on to *second*; what lies between is unknown until it is put.
-
-        Where the clock was set back, what it had of later seconds is unknown again.
-        """
+        """Go on to *second*; unset seconds are unknown. If the clock was set back, later ones become unknown."""
         before, self._now = self._now, second
         if before is None or second < self._first or before - second >= SPAN:
             self._tracks.clear()
@@ -119,7 +114,7 @@ class Tracks:
             self._tracks = {key: track for key, track in self._tracks.items() if not track.is_empty}
 
     def put(self, key: Hashable, first: int, value: float, merge: Merge = mean) -> None:
-        """Say that *key* had *value* from second *first* on until now."""
+        """Set *key* to *value* from second *first* until now."""
         assert self._now is not None, "advance comes first"
         track = self._tracks.get(key)
         if track is None:
@@ -131,7 +126,7 @@ class Tracks:
             track.put(second, value)
 
     def window(self, first: int, last: int, step: int) -> Window:
-        """Return what is known from *first* to *last*, at most as much as is kept at *step*, 1 or 10 s."""
+        """Return the values from *first* to *last*, as far as they are kept at *step*, 1 or 10 s."""
         assert step in (FINE_STEP, COARSE_STEP)
         now = 0 if self._now is None else self._now
         slots = FINE_SLOTS if step == FINE_STEP else COARSE_SLOTS
@@ -142,7 +137,7 @@ class Tracks:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of what is kept."""
+    """A section of the tracks."""
 
     _tracks: dict[Hashable, _Track]
     begin: int
@@ -159,7 +154,7 @@ class Window:
         return max(0, self.end - self.begin + 1)
 
     def __iter__(self) -> Iterator[tuple[Hashable, list[float | None]]]:
-        """Yield each track that has a value in the window."""
+        """Yield each track with a value in the window."""
         for key, track in self._tracks.items():
             ring = track.fine if self.step == FINE_STEP else track.coarse
             values = [ring.at(slot) for slot in range(self.begin, self.end + 1)]

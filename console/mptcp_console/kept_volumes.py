@@ -1,4 +1,4 @@
-"""Keeps the volumes of paths in a file, so that a restart of the console does not begin them anew."""
+"""Keeps the volumes of paths in a file, so that they survive a restart of the console."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from mptcp_common.reasons import reason
 from mptcp_console.volumes import Volumes
 
 SECONDS: Final = 60.0
-"""Between two writes: so much a crash loses."""
+"""Between two writes: a crash loses this much."""
 
 
 class KeptVolumes:
-    """The file in the directory that the service manager gives (systemd.exec(5), StateDirectory=); None: no file."""
+    """The file in the service manager's directory (systemd.exec(5), StateDirectory=); None: no file."""
 
     def __init__(self, directory: str | None) -> None:
         self._path = None if not directory else Path(directory) / "volumes.json"
 
     def read(self) -> Volumes:
-        """Return them; new ones where there are none, or none that can be read."""
+        """Return the saved volumes; new ones if there are none, or if they cannot be read."""
         if self._path is not None:
             try:
                 return Volumes(self._path.read_bytes())
@@ -37,7 +37,7 @@ class KeptVolumes:
         return Volumes()
 
     async def keep(self, saved: Callable[[], bytes]) -> None:
-        """Write what *saved* returns once a minute, and at last, until cancelled."""
+        """Write the result of *saved* once a minute, and finally when cancelled."""
         writing: asyncio.Future[None] | None = None
         try:
             while True:

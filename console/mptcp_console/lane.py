@@ -1,10 +1,9 @@
-"""What browsers want to know of the throttler, beside what all of them watch: one question at a time.
+"""Browsers' questions to the throttler, beside the shared summary: one at a time.
 
-However many browsers ask, the throttler is asked once a second at most over any longer time, after a few at once, and
-for no more than a quarter of the time: an answer about ten thousand connections takes a third of a second of processor
-time. One that does not come took as long as it was waited for. One slow answer is forgiven, after which nobody waits
-longer than ``LONGEST``; the next ones are not. Who asks what was just answered, or is being asked, gets that answer,
-unless something has happened since it was asked.
+However many browsers ask, the throttler is asked at most once a second on average, after a short burst, and for at most
+a quarter of the time: an answer about ten thousand connections takes a third of a second of processor time. A missing
+answer counts as the time waited for it. One slow answer is forgiven: after it, the pause is at most ``LONGEST``.
+Further ones are not. The same question gets a recent or pending answer, unless something has happened since that began.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ Ask = Callable[[Mapping[str, object]], Awaitable[dict[str, Any]]]
 
 BURST: Final = 4
 INTERVAL: Final = 1.0
-"""Seconds, over any longer time, for each question."""
+"""Seconds per question, on average."""
 IDLE_SHARE: Final = 3.0
-"""How many times as long as the last answer took nothing is asked, once the burst is spent."""
+"""After the burst, the pause is this many times the duration of the last answer."""
 LONGEST: Final = 8.0
-"""Seconds from one question to the next after a slow answer that is forgiven."""
+"""The longest interval in seconds after a forgiven slow answer."""
 FORGETTING: Final = 2.0
-"""For how many times the interval that a slow answer asks for the next one is not forgiven."""
+"""No slow answer is forgiven for this many times its interval after the last one."""
 FRESH: Final = 1.0
-"""Seconds for which an answer is good enough for the next who asks the same."""
+"""Seconds for which an answer serves the same question."""
 MOST_WAITING: Final = 32
 MOST_ANSWERS: Final = 16
 
@@ -66,11 +65,11 @@ class Lane:
         self._answers: dict[str, _Answered] = {}
 
     def changed(self) -> None:
-        """Something has happened: what was asked before is not good for those who ask from now on."""
+        """Something has happened: questions from now on need a new answer."""
         self._changed = self._clock()
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
-        """Return the throttler's answer. Raises OSError as the throttler's client does, Busy where many wait."""
+        """Return the throttler's answer. Raises OSError like its client, and Busy if too many wait."""
         key, asked = json.dumps(request, sort_keys=True), self._clock()
         if (answer := self._fresh(key, asked)) is not None:
             return answer
@@ -79,7 +78,7 @@ class Lane:
         self._waiting += 1
         try:
             async with self._lock:
-                # Who asked the same before us has the answer by now.
+                # Another request may have got this answer while we waited.
                 if (answer := self._fresh(key, asked)) is not None:
                     return answer
                 await self._turn()
@@ -89,8 +88,8 @@ class Lane:
 
     def _fresh(self, key: str, asked: float) -> dict[str, Any] | None:
         found = self._answers.get(key)
-        # What began after somebody asked is good for them, whatever has happened meanwhile: else many who ask at the
-        # same time would get an answer each, where something happens during each answer.
+        # An answer that began after the request is good for it, whatever has happened meanwhile. Otherwise concurrent
+        # requests would need an answer each if something happens during each answer.
         if found is None or (found.begun <= self._changed and found.begun < asked):
             return None
         return found.answer if self._clock() - found.ended < FRESH else None
@@ -102,7 +101,7 @@ class Lane:
         self._tokens -= 1
         if self._tokens < 0:
             pause = -self._tokens * self._interval
-            # What was waited for after a slow answer counts once, not again at the pace after a fast one.
+            # The wait after a slow answer counts once, not again at the pace after a fast one.
             self._tokens, self._filled = 0, now + pause
             await self._sleep(pause)
 
@@ -120,7 +119,7 @@ class Lane:
         return answer
 
     def _interval_after(self, took: float, now: float) -> float:
-        """Return the seconds from one question to the next after an answer that *took* so many."""
+        """Return the seconds between two questions after an answer that *took* this long."""
         interval = max(INTERVAL, (1 + IDLE_SHARE) * took)
         if interval <= LONGEST:
             return interval

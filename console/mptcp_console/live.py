@@ -1,4 +1,4 @@
-"""What browsers are sent each second: server-sent events (HTML Living Standard, 9.2), one for each answer."""
+"""The stream to browsers: server-sent events (HTML Living Standard, 9.2), one for each answer of the throttler."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from mptcp_console.happenings import Wanted
 from mptcp_console.watch import Watch
 
 HEARTBEAT: Final = 10.0
-"""Seconds: the page takes a longer silence for a console that hangs."""
+"""Seconds: after a longer silence, the page assumes that the console hangs."""
 MOST_EVENTS: Final = 50
-"""At a time; of more, the newest."""
+"""Per message; if there are more, the newest."""
 
 
 class Live:
     """The stream of one watch, as text, for any number of browsers."""
 
     def __init__(self, watch: Watch, login: bool, names: AddressNames | None = None) -> None:
-        """*login*: whether browsers have to log in, and may log out."""
+        """*login*: whether browsers must log in, and may log out."""
         self._watch = watch
         self._names = names or AddressNames(None)
         self._login = login
         self._made: dict[int, tuple[str, int]] = {}
-        """Of the latest tick, by the event after which it begins, with the last event that it has: most browsers are
-        sent the same."""
+        """Messages of the latest tick, and their last event, by the browser's last event: most get the same."""
         self._tick = -1
 
     async def stream(self) -> AsyncIterator[str]:
-        """Yield what is to be sent, until the console ends. A browser that is slow misses what it did not take."""
+        """Yield messages until the console ends. A slow browser misses those that it did not take."""
         watch = self._watch
         tick, serial = watch.tick, watch.happenings.serial
         yield "retry: 1000\n\n"
@@ -43,12 +42,12 @@ class Live:
                 yield ": still here\n\n"
                 continue
             tick = latest
-            # Before it is sent: to a browser that is slow, further events come while it takes this.
+            # Before the yield: while a slow browser takes this, further events come.
             text, serial = self._message(serial)
             yield text
 
     def _message(self, serial: int) -> tuple[str, int]:
-        """Return what is sent to who has the events until *serial*, and until which one they have them then."""
+        """Return the message for browsers with the events up to *serial*, and its own last event."""
         if self._tick != self._watch.tick:
             self._tick = self._watch.tick
             self._made.clear()
@@ -62,7 +61,7 @@ class Live:
 
 
 def moment(watch: Watch, serial: int) -> dict[str, Any]:
-    """Return what is now, and the events after number *serial*."""
+    """Return the current state, and the events after number *serial*."""
     events, more = watch.happenings.newest(Wanted(after=serial), MOST_EVENTS)
     throttler = watch.throttler
     return {

@@ -1,4 +1,4 @@
-"""What of a summary the pages show: its size does not grow with the connections. Rates in b/s."""
+"""The pages' excerpts of a summary: their size does not grow with the connections. Rates in b/s."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mptcp_common.accounts import fullest
 from mptcp_console.rates import PathKey, capping, present
 
 MOST_RULES: Final = 100
-"""Of those that cap somebody; of more, those that cap most."""
+"""Capping rules; if there are more, those that cap most."""
 MOST_BUDGETS: Final = 20
-"""Accounts of budgets that are shown; more where the policy has more budgets, one of each."""
+"""Accounts of budgets; more if the policy has more budgets, one of each."""
 
 
 def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[str, Any]:
-    """Return what every page shows. Raises KeyError, TypeError or AttributeError where *summary* is none."""
+    """Return the excerpt for every page. Raises KeyError, TypeError or AttributeError if *summary* is malformed."""
     active = sorted(capping(summary), key=lambda each: -each["capped"])
     return {
         "time": summary["time"],
@@ -46,12 +46,12 @@ def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict
 
 
 def _totals(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the budgets of which each client has one of its own; those of all together are among the accounts."""
+    """Return the budgets with one account per client; those shared by all are among the accounts."""
     return [each for each in summary.get("budget_totals", []) if each["per"] == "client"]
 
 
 def whole(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page about the policy shows."""
+    """Return the excerpt for the policy's page."""
     names = (
         *("time", "version", "pid", "started", "policy", "guard", "loop", "reaction", "effect", "reloads", "counters"),
         *("ledger_error", "captures", "bpf"),

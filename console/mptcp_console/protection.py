@@ -1,7 +1,7 @@
-"""What stands before every page: under which name, with which token, from which page it is asked for; what browsers are
-told not to do with the answer.
+"""Checks before every page: the console's name, the token, and the requesting page's origin. Adds headers that restrict
+what browsers do with the answer.
 
-ASGI middleware, around the whole application: what is mounted later is behind it, too.
+ASGI middleware around the whole application, so that it covers routes mounted later, too.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
 _PUBLIC: Final = re.compile(r"/login|/static/.*", re.DOTALL)
-"""The form, and files that everybody has who has the source."""
+"""The login form, and files of the public source."""
 _FORMS: Final = ("/login", "/logout")
-"""A browser that is told to send no referrer says ``Origin: null`` of a form. These need the token, or end a cookie."""
+"""With our Referrer-Policy, browsers send ``Origin: null`` for forms. These need the token, or only end a cookie."""
 
 
 class Protection:
-    """Lets through what may pass to *app*."""
+    """Passes permitted requests to *app*."""
 
     def __init__(self, app: ASGIApp, names: Names, token: Token | None, clock: Callable[[], float] = time.time) -> None:
         self._app = app
@@ -92,7 +92,7 @@ class Protection:
 
 
 def _is_from_own_page(headers: Headers, host: str) -> bool:
-    """Return whether no browser sends this for a page of another origin. What is no browser says neither."""
+    """Tell whether the request comes from our own page. Programs other than browsers send neither header."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None and site not in ("same-origin", "none"):
         return False

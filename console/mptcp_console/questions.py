@@ -1,4 +1,4 @@
-"""What browsers may ask: the parameters of a request, checked, as a question to the throttler or to the history."""
+"""Requests of browsers: checks their parameters, and makes queries to the throttler or the history from them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ SORTS: Final = ("rate", "bytes", "age", "client")
 MOST_ROWS: Final = 200
 MOST_EVENTS: Final = 500
 LONGEST_SPAN: Final = 2 * SPAN
-"""Seconds: as much as is kept, and what a page asks for beyond it."""
+"""Seconds: the kept span, and what a page asks for beyond it."""
 LONGEST_POLICY: Final = 48 * 1024
 """Bytes of UTF-8: the throttler reads a line of 64 KiB, in which newlines take two each."""
 POLICY_TEXT: Final = {"query": "policy"}
-"""The question for the text of the policy in force."""
 _TOKEN: Final = re.compile(r"[0-9a-f]{8,9}")
 _WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Wrong(Exception):
-    """A parameter is not what is allowed; the text is a sentence for people."""
+    """A parameter is not allowed; the text is a sentence for people."""
 
 
 def connections(given: Mapping[str, str]) -> dict[str, object]:
-    """Return the question for a part of the table of connections."""
+    """Return the query for a part of the table of connections."""
     _only(given, "client", "path", "rule", "token", "sort", "limit", "offset")
     request: dict[str, object] = {"query": "connections"}
     if client := given.get("client"):
@@ -49,7 +48,7 @@ def connections(given: Mapping[str, str]) -> dict[str, object]:
 
 
 def clients(given: Mapping[str, str]) -> dict[str, object]:
-    """Return the question who uses what."""
+    """Return the query for the clients' usage."""
     _only(given, "sort", "limit")
     return {
         "query": "clients",
@@ -59,7 +58,7 @@ def clients(given: Mapping[str, str]) -> dict[str, object]:
 
 
 def explain(given: Mapping[str, str]) -> dict[str, object]:
-    """Return the question why a connection's subflows are capped or not."""
+    """Return the query why a connection's subflows are capped or not."""
     _only(given, "client", "token")
     if token := given.get("token"):
         return {"query": "explain", "token": _token(token)}
@@ -69,7 +68,7 @@ def explain(given: Mapping[str, str]) -> dict[str, object]:
 
 
 def what_if(document: object) -> dict[str, object]:
-    """Return the question what another policy would cap, and what else it would change."""
+    """Return the query what another policy would cap, and what else it would change."""
     policy = document.get("policy") if isinstance(document, dict) else None
     if not isinstance(policy, str) or not policy.strip():
         raise Wrong('policy: is required; send {"policy": "TEXT"}')
@@ -79,7 +78,7 @@ def what_if(document: object) -> dict[str, object]:
 
 
 def events(given: Mapping[str, str]) -> tuple[Wanted, float | None, int]:
-    """Return which events of the history are asked for, near to which time (None: to now), and how many of them."""
+    """Return the filter for events, the time to be near to (None: now), and the limit."""
     _only(given, "from", "to", "near", "after", "kind", "token", "client", "rule", "limit")
     wanted = Wanted(
         after=_number(given, "after", 0, 0, 1 << 53),
@@ -94,10 +93,7 @@ def events(given: Mapping[str, str]) -> tuple[Wanted, float | None, int]:
 
 
 def window(given: Mapping[str, str], now: float) -> tuple[int, int, int]:
-    """Return first and last second of the history that are asked for, and the step between values.
-
-    A browser whose clock is another than ours asks for a ``span`` of seconds before now.
-    """
+    """Return first and last second and step. A browser gives the ``span`` before now, because its clock may differ."""
     _only(given, "from", "to", "span", "step")
     last = _time(given, "to") or now
     first = _time(given, "from")
@@ -159,6 +155,6 @@ def _address(text: str) -> str:
 
 
 def refusal(answer: Mapping[str, Any]) -> str | None:
-    """Return why the throttler refused a question; None where it did not."""
+    """Return why the throttler refused a query; None if it did not."""
     error = answer.get("error")
     return None if error is None else str(error)

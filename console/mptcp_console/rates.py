@@ -1,8 +1,8 @@
-"""From one summary of the throttler to the next: rates, caps, and what of it is kept.
+"""Rates and caps from the throttler's summaries, and what of them is kept.
 
-The throttler's byte counts only grow while it runs, so that a rate is a difference. One that became smaller, a
-throttler that was started anew, or a pause too long to say what happened within it, gives no rate. Of what is capped,
-a part may be ``landing``: its cap is just coming into force.
+The throttler's byte counts only grow while it runs, so a rate is a difference. A smaller count, a restarted throttler,
+or a pause too long to say what happened in it gives no rate. Some capped subflows may be ``landing``: their cap is
+coming into force.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 from mptcp_console.history import Tracks, highest, latest, mean
 
 LONGEST_PAUSE: Final = 15.0
-"""Seconds between two summaries; over a longer time nothing is said."""
+"""Seconds between two summaries; a longer pause gives no rate."""
 SHORTEST: Final = 0.5
-"""Seconds: over less a rate says nothing."""
+"""Seconds: over a shorter time, a rate has no meaning."""
 
 Direction = Literal["down", "up"]
 What = Literal["cap", "lowest", "guaranteed", "total", "shared", "capped"]
@@ -24,7 +24,7 @@ What = Literal["cap", "lowest", "guaranteed", "total", "shared", "capped"]
 
 @dataclass(frozen=True, slots=True)
 class PathKey:
-    """What goes over one path, in one direction, on all interfaces."""
+    """A path's traffic in one direction, on all interfaces."""
 
     path: str | None
     direction: Direction
@@ -32,11 +32,11 @@ class PathKey:
 
 @dataclass(frozen=True, slots=True)
 class RuleKey:
-    """What one rule does to one path in one direction.
+    """The effect of a rule on a path in one direction.
 
-    *what*: ``cap`` b/s, the most that one class of it lets through; ``capped`` subflows. Where it is not what the cap
-    says as well: ``lowest`` b/s, the least that one lets through; ``guaranteed`` b/s; ``total`` b/s of all classes; and
-    where there are any, ``shared``, classes that other paths have subflows in.
+    *what*: ``cap`` b/s, the highest ceil of a class; ``capped`` subflows. Only if they differ from the cap: ``lowest``
+    b/s, the lowest ceil of a class; ``guaranteed`` b/s; ``total`` b/s of all classes. Only if there are any:
+    ``shared``, classes with subflows on other paths, too.
     """
 
     policy: str
@@ -48,7 +48,7 @@ class RuleKey:
 
 
 def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
-    """Return how many bytes went over each path since the throttler's start."""
+    """Return the bytes of each path since the throttler's start."""
     found: dict[PathKey, int] = {}
     for each in summary["paths"]:
         for direction, name in (("down", "bytes_sent"), ("up", "bytes_received")):
@@ -58,10 +58,10 @@ def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
 
 
 def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[PathKey, float]:
-    """Return the *rates* of paths that the policy of *summary* has, and of others that somebody is on or that carry
-    something: the throttler goes on to count for those that a reload renamed or removed."""
+    """Return the *rates* of the policy's paths, and of paths with subflows or traffic: the throttler still counts for
+    paths that a reload renamed or removed."""
     named = summary["policy"].get("paths_in_words")
-    if named is None:  # a throttler from before it
+    if named is None:  # an older throttler
         return dict(rates)
     shown: set[str | None] = {each["path"] for each in named} or {None}
     shown |= {each["path"] for each in summary["paths"] if each["subflows"]}
@@ -70,7 +70,7 @@ def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[
 
 
 def capping(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what caps somebody of the *summary*'s rules: in a dry run nothing does, whatever was decided."""
+    """Return the rules of *summary* that cap subflows; none in a dry run, whatever it decided."""
     return [] if summary["policy"]["dry_run"] else [each for each in summary["rules"] if each["capped"]]
 
 
@@ -79,22 +79,18 @@ def _rule_key(each: Mapping[str, Any], what: What) -> RuleKey:
 
 
 class Meter:
-    """Rates of paths, from one summary to the next.
-
-    The throttler counts now and then, when it samples its sockets, and says when it did: between two summaries it may
-    not have. What was last known holds until it has.
-    """
+    """Rates of paths, from one summary to the next. The throttler counts only when it samples its sockets, and says
+    when; until it does, the last rates stay."""
 
     def __init__(self) -> None:
         self._base: Mapping[str, Any] | None = None
-        """The summary from which on the next rate counts."""
+        """The summary where the next rate starts."""
         self._time: float | None = None
-        """That of the last summary."""
         self.paths: dict[PathKey, float] = {}
         """Bits/s."""
 
     def take(self, summary: Mapping[str, Any]) -> float:
-        """Go on to *summary*; return from when on the rates hold, seconds since the epoch."""
+        """Take *summary*; return since when the rates hold, seconds since the epoch."""
         base, before, now = self._base, self._time, float(summary["time"])
         self._time = now
         paths = path_bytes(summary)
@@ -106,7 +102,7 @@ class Meter:
             self.paths = dict(_grown(path_bytes(base), paths, seconds))
             self._base = summary
         elif not any(summary["subflows"].values()):
-            # What was there last is over. What it carried may be told in a second, when closed sockets are counted.
+            # The last subflows have closed. Their final bytes may come in a second, when closed sockets are counted.
             self.paths = dict.fromkeys(paths, 0.0)
         return before
 
@@ -126,7 +122,7 @@ def _grown(
 
 
 def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
-    """Keep in *tracks* what *summary* says, with the rates that *meter* takes from it."""
+    """Store the rates and caps of *summary* in *tracks*; *meter* calculates the rates."""
     since = meter.take(summary)
     now = int(summary["time"])
     tracks.advance(now)
@@ -142,11 +138,11 @@ def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
 
 
 def _besides(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
-    """Yield what a cap's ceil and subflows do not say; of most caps that is nothing."""
+    """Yield what a cap's ceil and subflows do not show; for most caps, nothing."""
     most = rule["ceil"]
     named: tuple[tuple[What, str], ...] = (("lowest", "lowest_ceil"), ("guaranteed", "rate"), ("total", "total_ceil"))
     for what, name in named:
-        value = rule.get(name)  # .get: a throttler from before it
+        value = rule.get(name)  # .get: an older throttler
         if value is not None and value != most:
             yield what, value
     if rule.get("shared_classes"):
@@ -154,7 +150,7 @@ def _besides(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
 
 
 def columns(tracks: Tracks, first: int, last: int, step: int) -> dict[str, Any]:
-    """Return what is kept from *first* to *last*, a list of values for each number, for a graph. Rates in b/s."""
+    """Return the tracks from *first* to *last* as lists of values, for a graph. Rates in b/s."""
     window = tracks.window(first, last, step)
     paths: list[dict[str, Any]] = []
     rules: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Runs the console: its listening socket, its server (uvicorn), and what systemd is told."""
+"""Runs the console: its listening socket, its server (uvicorn), and notifications to systemd."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from mptcp_console.settings import Settings
 from mptcp_console.watch import Watch, asker
 
 MOST_CONNECTIONS: Final = 256
-"""HTTP connections at a time; further ones are told that the console is busy."""
+"""Concurrent HTTP connections; further ones get the answer that the console is busy."""
 BACKLOG: Final = 64
 GRACE: Final = 2
-"""Seconds that answers under way get when the console ends."""
+"""Seconds for running answers when the console ends."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -43,7 +43,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, and ends with status 0 when it is told to end."""
+    """Reports when it is ready, and exits with status 0 on request."""
 
     def __init__(self, config: uvicorn.Config, watch: Watch, ready: str) -> None:
         super().__init__(config)
@@ -56,7 +56,7 @@ class _Server(uvicorn.Server):
         journal.say(f"mptcp-console: {self._ready}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Streams end when the watch does; uvicorn waits for them.
+        # Streams end with the watch; uvicorn waits for them.
         await self._watch.close()
         await super().shutdown(sockets)
 
@@ -81,7 +81,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     def alive(text: str) -> None:
         with suppress(OSError):
             notify(WATCHDOG, status(f"{settings.url}: {text}"))
-        # Once, not each second.
+        # Only when it changes.
         if last_words != [text]:
             last_words[:] = [text]
             journal.say(f"mptcp-console: {text}")
@@ -98,7 +98,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         ws="none",
         lifespan="on",
         log_config=None,
-        access_log=False,  # addresses have nothing to do in the journal
+        access_log=False,  # addresses do not belong in the journal
         server_header=False,
         proxy_headers=False,
         limit_concurrency=MOST_CONNECTIONS,
@@ -123,13 +123,13 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 def metrics(settings: Settings) -> Route:
-    """Return the metrics' place."""
-    # A Mount would send Prometheus on to /metrics/.
+    """Return the route of the metrics."""
+    # A Mount would redirect Prometheus to /metrics/.
     return Route("/metrics", Scraper(Sources(settings.status_socket, settings.squid)))
 
 
 def proxy_health(settings: Settings) -> Route:
-    """Return the place where the page asks how the proxy is."""
+    """Return the route of the proxy's state, for the page."""
     return Route("/api/proxy", ProxyHealth(Sources(settings.status_socket, settings.squid)).answer)
 
 

@@ -1,4 +1,4 @@
-"""The console's settings file: where it listens, whom it asks, who may see it. Errors come all at once, by line."""
+"""The console's settings file: where it listens, whom it asks, who may see it. All errors come at once, by line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mptcp_console.address_names import read_names
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-console/console.yaml")
 TOKEN_NAME: Final = "token"
-"""Of the file beside the settings that has the token, unless they say otherwise."""
+"""The default token file beside the settings."""
 DEFAULT_LISTEN: Final = "127.0.0.1:8610"
 DEFAULT_SOCKET: Final = "/run/mptcp-throttler/status.sock"
 DEFAULT_SQUID: Final = "http://127.0.0.1:3128"
@@ -151,12 +151,12 @@ def settings_schema() -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> Settings:
-    """Return the settings of *path*, and the token that it names. Raises DocumentError with every problem."""
+    """Return the settings of *path*, with the token. Raises DocumentError with every problem."""
     return _settled(*_section(path), path.parent)
 
 
 def settings_without_a_file() -> Settings:
-    """Return the settings of who has written none, and the token. Raises DocumentError where there is none."""
+    """Return the default settings, with the token. Raises DocumentError if there is none."""
     path = DEFAULT_SETTINGS.parent / TOKEN_NAME
     token, problem = _token(path)
     if problem is not None:
@@ -165,7 +165,7 @@ def settings_without_a_file() -> Settings:
 
 
 def default_token_is_meant(path: Path) -> bool:
-    """Return whether the settings of *path*, which may be missing, mean the file :data:`TOKEN_NAME` beside them."""
+    """Tell whether the settings of *path*, which may be missing, use the file :data:`TOKEN_NAME` beside them."""
     try:
         section = _section(path)[0] if path.exists() else ConsoleSection()
     except DocumentError:
@@ -236,7 +236,7 @@ def _no_first_token(path: Path, problem: str) -> Problem:
 
 
 def _token(path: Path) -> tuple[str | None, str | None]:
-    """Return the token in *path*, or what is wrong with it, of which the file is the subject."""
+    """Return the token in *path*, or what is wrong with the file."""
     try:
         with path.open("rb") as file:
             mode = path.stat().st_mode

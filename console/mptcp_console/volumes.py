@@ -1,7 +1,7 @@
-"""How many bytes each path has carried today and within this month, by the policy's clock, and since when they count.
+"""The bytes of each path today and this month, by the policy's clock, and since when they are counted.
 
-The throttler counts from its start on; what it counted before the console began counts too, where it was started
-within the day or month. What nobody counted is missing, so that the time from which on it counts is said.
+The throttler counts from its start. Its bytes from before the console's start count, too, if it started within the day
+or month. Other bytes from before are unknown, so the time since which they are counted is shown.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from mptcp_console.rates import PathKey, path_bytes
 
 MOST_PATHS: Final = 50
-"""That are told, those that carried most."""
+"""Paths that are reported, those with most bytes."""
 CONTINUOUS: Final = 90.0
-"""Seconds without a look, or a throttler, in which nothing is missed: what is saved is a minute old."""
+"""Seconds between two summaries, or without a throttler, that miss nothing: the saved file is up to a minute old."""
 _MIDNIGHT: Final = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0, "fold": 0}
 _PERIODS: Final[Mapping[str, Callable[[datetime], datetime]]] = {
     "day": lambda now: now.replace(**_MIDNIGHT),  # type: ignore[arg-type]
@@ -30,20 +30,19 @@ _PERIODS: Final[Mapping[str, Callable[[datetime], datetime]]] = {
 class _Period:
     begin: float
     since: float
-    """From when on it counts, seconds since the epoch."""
+    """Since when it counts, seconds since the epoch."""
     octets: dict[PathKey, int] = field(default_factory=dict)
 
 
 class Volumes:
-    """From one summary to the next."""
+    """Counts from one summary to the next."""
 
     def __init__(self, saved: bytes = b"") -> None:
-        """*saved* is what :meth:`saved` returned before; raises ValueError where it is not."""
+        """*saved* comes from :meth:`saved`; raises ValueError if it does not."""
         self._periods: dict[str, _Period] = {}
         self._pid: object = None
         self._before: dict[PathKey, int] = {}
         self._last: float | None = None
-        """Of the last summary."""
         if not saved:
             return
         try:
@@ -56,7 +55,7 @@ class Volumes:
             raise ValueError(f"not what the console has written: {error!r}") from error
 
     def saved(self) -> bytes:
-        """Return what makes another one that goes on from here; nothing before the first summary."""
+        """Return the state, from which a new object continues; nothing before the first summary."""
         if not self._periods:
             return b""
         periods = {
@@ -68,7 +67,7 @@ class Volumes:
         ).encode()
 
     def take(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was carried within each period, as of *summary*."""
+        """Return the bytes of each period, as of *summary*."""
         now, counts, last = float(summary["time"]), path_bytes(summary), self._last
         started = float(summary.get("started") or now)
         is_new = summary.get("pid") != self._pid or (last is not None and started > last + CONTINUOUS)
@@ -77,8 +76,8 @@ class Volumes:
             begin = begin_of(datetime.fromtimestamp(now, _zone(summary))).timestamp()
             period = self._periods.get(name)
             if period is None or last is None or last < begin:
-                # What was counted since the last look is of this period if that is a moment ago, or the throttler began
-                # within it; how much of more than that, nobody knows.
+                # Bytes since the last summary belong to this period if that is a moment ago, or if the throttler began
+                # within it. Otherwise their share is unknown.
                 seen = last is not None and min(now, started if is_new else now) - last <= CONTINUOUS
                 whole = is_new and started >= begin
                 since = begin if seen else started if whole else now
@@ -86,7 +85,7 @@ class Volumes:
                 if not seen and not whole:
                     continue
             else:
-                period.begin = begin  # by another clock, or another zone of the policy
+                period.begin = begin  # the clock, or the policy's time zone, may have changed
                 if is_new and started - last > CONTINUOUS:
                     period.since = max(period.since, started)
             for key, count in counts.items():

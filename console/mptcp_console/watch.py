@@ -1,7 +1,7 @@
-"""Asks the throttler for all browsers together: about once a second while somebody watches, else every five seconds.
+"""Asks the throttler for all browsers together: about once a second while one watches, otherwise every five seconds.
 
-What it answers is kept as history, and given to whoever waits for the next answer. That it does not answer, answers
-something else, or was started anew is an answer, too: the page says so.
+Answers are kept as history, and passed to all who wait for the next one. A throttler that does not answer, answers
+something else, or restarted counts as an answer, too: the page says so.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from mptcp_console.rates import Meter, record
 from mptcp_console.volumes import Volumes
 
 WATCHED_SECONDS: Final = 0.7
-"""What happened is shown within a second: with ten thousand connections the answer itself takes 0.2 s or more."""
+"""Events must be shown within a second, and with ten thousand connections the answer itself takes 0.2 s or more."""
 UNWATCHED_SECONDS: Final = 5.0
 PATIENCE: Final = 3.0
-"""Seconds for an answer; a throttler that is busy with ten thousand connections takes a fraction of one."""
+"""Seconds for an answer; a throttler busy with ten thousand connections needs a fraction of one."""
 MOST_WATCHERS: Final = 64
 EVENTS_SECONDS: Final = 1.3
-"""Between two questions for events, where each of them finds many: else they come with the answer they belong to."""
+"""Between two queries for events after one with many. Otherwise, events come with their summary."""
 MANY_EVENTS: Final = 200
 MOST_EVENTS_ASKED: Final = 10_000
 FIRST_EVENTS: Final = 10_000
-"""How far back is asked when the console starts."""
+"""Events from before the console's start to fetch."""
 
 DOWN, CRASHED, SILENT, REFUSED, ODD, UP = "down", "crashed", "silent", "refused", "odd", "up"
-"""States of the throttler, as the console sees it: ``down`` is one that was stopped or not started yet. A stop removes
-the status socket, and all caps; a throttler that crashed leaves both behind."""
+"""The throttler's states, as the console sees it. ``down``: stopped, or not started yet. A stop removes the status
+socket and all caps; a crash leaves both behind."""
 
 
 class TooMany(Exception):
-    """There are as many watchers as can be."""
+    """There is no room for another watcher."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttler:
-    """How the throttler is, in words, and since when (seconds since the epoch)."""
+    """The throttler's state, since when (seconds since the epoch), and a line about it."""
 
     state: str
     since: float
@@ -57,7 +57,7 @@ class Throttler:
 
 
 def asker(path: Path, patience: float = PATIENCE) -> Ask:
-    """Return what asks the throttler that listens at *path*; it raises OSError."""
+    """Return a function that asks the throttler at *path*; it raises OSError."""
 
     async def ask(request: Mapping[str, object]) -> dict[str, Any]:
         async with asyncio.timeout(patience):
@@ -67,7 +67,7 @@ def asker(path: Path, patience: float = PATIENCE) -> Ask:
 
 
 def what_is_wrong(error: OSError, path: Path) -> tuple[str, str]:
-    """Return the state that *error*, of a question to the throttler at *path*, means, and a line about it."""
+    """Return the state that *error* means for the throttler at *path*, and a line about it."""
     if isinstance(error, TimeoutError):
         return SILENT, f"the throttler does not answer within {PATIENCE:g} s; it hangs, or the host is overloaded"
     if error.errno == errno.ENOENT:
@@ -80,7 +80,7 @@ def what_is_wrong(error: OSError, path: Path) -> tuple[str, str]:
 
 
 class Watch:
-    """The one who asks."""
+    """Asks the throttler, and keeps its answers."""
 
     def __init__(
         self,
@@ -93,8 +93,7 @@ class Watch:
         monotonic: Callable[[], float] = time.monotonic,
         volumes: Volumes | None = None,
     ) -> None:
-        """*alive* is called after each answer, with a line about it; *changed* where something has happened since the
-        one before. *sleep* may be broken off by :meth:`wake`."""
+        """*alive* is called after each answer, with a line about it; *changed* after an answer with changes."""
         self._ask = ask
         self._path = path
         self._alive = alive
@@ -104,15 +103,15 @@ class Watch:
         self._monotonic = monotonic
         self._sleep = sleep or self._pause
         self.watchers = 0
-        """Who has the throttler asked once a second."""
+        """While there are any, the throttler is asked once a second."""
         self._woken = asyncio.Event()
         self._news = asyncio.Condition()
         self._seen_event = 0
         self._busy_until = 0.0
-        """Until when no events are asked for, monotonic seconds."""
+        """No query for events before this, monotonic seconds."""
         self._pid: int | None = None
         self._began: float | None = None
-        """When the throttler did, of one whose events were not asked for yet."""
+        """When a new throttler began whose events were not fetched yet."""
         self._meter = Meter()
         self._health = Health()
         self.volumes = volumes or Volumes()
@@ -122,13 +121,13 @@ class Watch:
         self.summary: Mapping[str, Any] | None = None
         """The last answer, however old; None before the first."""
         self.overview: dict[str, Any] | None = None
-        """What all pages show of it, with what each path carried since the answer before; as old."""
+        """Its part for all pages, with the paths' rates; as old."""
         self.tick = 0
-        """How often was asked."""
+        """Number of queries."""
         self.is_closed = False
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Ask until closed."""
         while not self.is_closed:
             begun = self._monotonic()
             await self.look()
@@ -144,7 +143,7 @@ class Watch:
             pass
 
     async def look(self) -> None:
-        """Ask once, keep what comes, tell all who wait."""
+        """Ask once, keep the answer, and notify all who wait."""
         try:
             summary = await self._ask({"query": "summary"})
             self._take(summary)
@@ -169,7 +168,7 @@ class Watch:
                 "faults": self._health.take(summary),
                 "volumes": self.volumes.take(summary),
             }
-            began = float(summary.get("started") or summary["time"])  # .get: a throttler from before it
+            began = float(summary.get("started") or summary["time"])  # .get: an older throttler
             last = int(summary.get("last_event") or 0)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
@@ -201,14 +200,14 @@ class Watch:
         self._say_what_is_missing()
         for number, event in _numbered(answer):
             if number > self._seen_event + 1:
-                # The throttler keeps only so many, or more than are asked for were there when the console started.
+                # Older ones are lost: the throttler keeps a limited number, and the first query is limited, too.
                 self.happenings.missing_before(event["time"])
             if number > self._seen_event:
                 self._seen_event = number
                 self.happenings.add(event)
 
     def _say_what_is_missing(self) -> None:
-        """Of a throttler that was met just now: what happened before it began, nobody knows."""
+        """After meeting a throttler: events from before its start are unknown."""
         if self._began is not None:
             self.happenings.missing_before(self._began)
             self._began = None
@@ -231,7 +230,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Have the throttler asked once a second meanwhile. Raises TooMany."""
+        """Ask the throttler once a second meanwhile. Raises TooMany."""
         if self.watchers >= MOST_WATCHERS:
             raise TooMany
         self.watchers += 1
@@ -244,15 +243,15 @@ class Watch:
 
     @property
     def is_current(self) -> bool:
-        """Whether the last answer says what is now."""
+        """Whether the last answer is current."""
         return self.throttler.state == UP
 
     def now(self) -> float:
-        """Return the time here, seconds since the epoch."""
+        """Return the local time, seconds since the epoch."""
         return self._clock()
 
     async def next(self, tick: int, patience: float) -> int:
-        """Wait until something came after *tick*; return what is the latest then, the same after *patience* seconds."""
+        """Wait for an answer after *tick*; return the latest tick, or the same one after *patience* seconds."""
         try:
             async with asyncio.timeout(patience), self._news:
                 await self._news.wait_for(lambda: self.tick > tick or self.is_closed)
@@ -261,7 +260,7 @@ class Watch:
         return self.tick
 
     async def close(self) -> None:
-        """Let go of all who wait."""
+        """Release all who wait."""
         self.is_closed = True
         self._woken.set()
         async with self._news:
@@ -269,7 +268,7 @@ class Watch:
 
 
 def _problem(summary: Mapping[str, Any]) -> str | None:
-    """Return why *summary* is none; None where it is one."""
+    """Return why *summary* is not a summary; None if it is."""
     if "error" in summary:
         return f"the throttler refuses to answer: {summary['error']}"
     if summary.get("schema") != 2:
@@ -279,7 +278,7 @@ def _problem(summary: Mapping[str, Any]) -> str | None:
 
 
 def _numbered(answer: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the events of *answer* with their numbers. What has not the shape of one is left out."""
+    """Yield the events of *answer* with their numbers; skip malformed ones."""
     events = answer.get("events")
     for event in events if isinstance(events, list) else ():
         if isinstance(event, dict) and isinstance(event.get("time"), int | float):

@@ -86,7 +86,7 @@ def _forward(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     if settings.lan is None:
         print(f"{options.config}: no lan: there is nothing to forward")
-        tell("mptcp-forwarder", READY)  # a unit that ends before has failed
+        tell("mptcp-forwarder", READY)  # systemd fails a unit that ends before it is ready
         return DONE
     options.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     asyncio.run(serve(settings, options.directory))

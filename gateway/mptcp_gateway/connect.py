@@ -1,4 +1,4 @@
-"""The request by which a proxy is asked for a tunnel, and its answer (RFC 9110, 9.3.6). Pure."""
+"""The CONNECT request for a tunnel through a proxy, and its answer (RFC 9110, 9.3.6). Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from mptcp_gateway.model import Address
 
 LONGEST_HEAD: Final = 8192
 CHECK_ADDRESS: Final = "192.0.2.80"
-"""Of nobody (RFC 5737): devices that ask for it get the proxy's check page, whatever their name server knows."""
+"""An unused address (RFC 5737): connections to it get the proxy's check page, whatever the name server is."""
 CHECK_NAME: Final = "check.mptcp.internal"
 _KEPT: Final = (b"accept", b"accept-language", b"user-agent")
-"""The fields of a request for the check page that are passed on."""
+"""Header fields that are passed on in a request for the check page."""
 _END: Final = b"\r\n\r\n"
 
 
 class Answer(NamedTuple):
     status: int
     rest: bytes
-    """What came behind the head."""
+    """Bytes after the head."""
 
 
 def _authorization(login: str) -> str:
@@ -27,13 +27,13 @@ def _authorization(login: str) -> str:
 
 
 def request(address: Address, port: int, login: str) -> bytes:
-    """Return what to send. *login* is NAME:PASSWORD, or empty."""
+    """Return the request. *login* is NAME:PASSWORD, or empty."""
     host = f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
     return f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n{_authorization(login)}\r\n".encode()
 
 
 def answer(received: bytes) -> Answer | None:
-    """Return what the proxy answered; None while that is not complete. Raises ValueError for what is no answer."""
+    """Return the proxy's answer; None while it is incomplete. Raises ValueError if it is not HTTP."""
     head, end, rest = received.partition(_END)
     if not end:
         if len(received) > LONGEST_HEAD:
@@ -46,10 +46,7 @@ def answer(received: bytes) -> Answer | None:
 
 
 def check_request(received: bytes, login: str) -> bytes | None:
-    """Return a browser's request as one for the check page, to a proxy; None while its head is not complete.
-
-    Raises ValueError for what has no request line of HTTP.
-    """
+    """Return a browser's request as a proxy request for the check page; None while incomplete. Raises ValueError."""
     head, end, rest = received.partition(_END)
     if not end:
         if len(received) > LONGEST_HEAD:
@@ -57,7 +54,7 @@ def check_request(received: bytes, login: str) -> bytes | None:
         return None
     lines = head.split(b"\r\n")
     words = lines[0].split(b" ")
-    # Nothing of it may become a request of its own, with our password.
+    # No part of it may become a request of its own, with our password.
     if len(words) != 3 or words[0] not in (b"GET", b"HEAD") or not words[1].startswith(b"/"):
         raise ValueError("no request for a page")
     if any(b"\n" in each or b"\r" in each for each in lines) or rest:

@@ -1,4 +1,4 @@
-"""The daemon of one host: it looks at the uplinks, tries them, and has the kernel as the plan says.
+"""The daemon of one host: it watches and tries the uplinks, and sets up the kernel by the plan.
 
 notices of the kernel ──▶ look ──▶ health ──▶ plan ──▶ routes, rules, endpoints
                                     ▲ │
@@ -40,19 +40,19 @@ from mptcp_gateway.settings import Settings
 log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 0.25
-"""Between two looks whether a connection has to send again, and what trials said."""
+"""Between two checks for retransmissions and outcomes of trials."""
 LOOK_SECONDS: Final = 10.0
-"""Between two looks at all that the kernel has, without a notice of its."""
+"""Between two full reads of the kernel's state without a notice."""
 TELL_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 0.05
-"""After a notice: addresses and routes come in several."""
+"""Delay after a notice: addresses and routes come in several."""
 _GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400
 """Links, addresses and routes of both versions, rules of IPv4 (linux/rtnetlink.h)."""
 _RULES_OF_IPV6: Final = 19
 """RTNLGRP_IPV6_RULE, which has no bit of its own."""
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 _HEADER: Final = struct.Struct("=IHHII")
-"""struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port of whom asked for it."""
+"""struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port of the requester."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class _Tried:
 
 
 class Daemon:
-    """One host's."""
+    """The daemon of one host."""
 
     def __init__(self, settings: Settings, directory: Path) -> None:
-        """*directory* is where what is to be put back is noted, and the status. Raises KernelError and OSError."""
+        """*directory* holds the status, and notes of what to restore. Raises KernelError and OSError."""
         self._settings = settings
         self._order = tuple(settings.uplinks)
         self._directory = directory
@@ -89,33 +89,32 @@ class Daemon:
         self._resolver = Resolver(settings.parents, self.wake)
         self._goals: tuple[Goal, ...] = ()
         self._answered: dict[int, Goal] = {}
-        """By version of IP, which address of a parent has answered last."""
+        """By IP version: the parent's address that answered last."""
         self._ports: set[int] = set()
-        """Local ones of trials that go on."""
         self._failed: dict[str, set[str]] = {}
-        """Errors that are logged, by what was done."""
+        """Logged errors, by operation."""
         self._bests: dict[int, Way | None] = {}
         self._planned = Objects()
         self._told = 0.0
         self._tunnel: tuple[int, frozenset[int]] | None = None
-        """Number of the tunnel's device, and versions of IP of which it has addresses; None: it is not up."""
+        """The tunnel device's index, and the IP versions of its addresses; None if it is not up."""
         self._guarded = False
-        """Whether this daemon has made the firewall."""
+        """Whether this daemon made the firewall."""
         self.ending = False
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Have sysctls and limits set; at the end all is as it was before."""
+        """Set sysctls and limits; restore everything in the end."""
         with ExitStack() as scope:
             for each in (self._network, self._notices, self._woken, self._wakes, self._selector):
                 scope.callback(each.close)
             for each in (self._notices, self._woken):
                 self._selector.register(each, selectors.EVENT_READ)
-            # It goes when nothing is passed on any longer. One of an earlier start, with another file, goes at once.
+            # Removed after forwarding stops. A table left by an earlier start with another file is removed at once.
             if self._lan is not None:
                 scope.callback(lambda: self._attempt("firewall", firewall.remove))
             else:
-                with suppress(KernelError):  # without nft there is none
+                with suppress(KernelError):  # without nft there is no table
                     firewall.remove()
             scope.callback(self._leave)
             self._attempt("prepare", self._before.prepare)
@@ -123,13 +122,13 @@ class Daemon:
             yield
 
     def wake(self, *, ending: bool = False) -> None:
-        """Have the loop go on at once; it may be called by a signal handler or a thread."""
+        """Wake the loop at once. Signal handlers and threads may call this."""
         self.ending = self.ending or ending
-        with suppress(OSError):  # it is awake, or has ended
+        with suppress(OSError):  # it is awake already, or has ended
             self._wakes.send(b".")
 
     def run(self) -> None:
-        """Look after the uplinks until it is told to end."""
+        """Look after the uplinks until told to end."""
         looked = -LOOK_SECONDS
         while not self.ending:
             self._selector.select(TURN_SECONDS)
@@ -140,13 +139,13 @@ class Daemon:
             _drain(self._woken)
             now = time.monotonic()
             if heard or now - looked >= LOOK_SECONDS:
-                # What cannot be told now is asked for again soon.
+                # After a failure, try again soon.
                 looked = now if self._attempt("look", partial(self._look, now)) else now - LOOK_SECONDS + TELL_SECONDS
             self._attempt("turn", partial(self._turn, now))
             tell("mptcp-gateway", WATCHDOG)
 
     def _attempt(self, name: str, do: Callable[[], Iterable[str] | None]) -> bool:
-        """Do it, and log what was refused unless that was so the last time; return whether nothing was."""
+        """Do it, and log new refusals since the last time; return whether there was none."""
         try:
             failed = set(do() or ())
         except (KernelError, OSError) as error:
@@ -157,7 +156,7 @@ class Daemon:
         return not failed
 
     def _look(self, now: float) -> None:
-        """See which ways there are. Raises KernelError."""
+        """Read the current ways. Raises KernelError."""
         before = self._health.found
         found, self._twins = apart(self._order, self._network.found(self._settings.uplinks, before))
         self._health.follow(found, now)
@@ -172,16 +171,16 @@ class Daemon:
         self._apply()
 
     def _open_home(self, lan: Lan) -> list[str]:
-        """Have sysctls and the firewall of a gateway. Raises KernelError."""
+        """Set up sysctls and the firewall of a gateway. Raises KernelError."""
         self._tunnel = self._network.device(lan.tunnel) if lan.tunnel else None
-        # Before anything is passed on, and nothing is without it.
+        # The firewall comes first: without it, nothing may be forwarded.
         if not self._guarded or not firewall.is_there():
             firewall.apply(ruleset(lan, self._settings.uplinks))
             self._guarded = True
         return self._before.open_home(lan.devices, self._settings.uplinks.values())
 
     def _turn(self, now: float) -> None:
-        """Take the outcomes of trials, and begin those that are due."""
+        """Take the outcomes of trials, and start the due ones."""
         health = self._health
         addresses = [each.address for way, each in health.found.items() if health.verdicts[way] is not Verdict.DEAD]
         if addresses:
@@ -215,7 +214,7 @@ class Daemon:
         )
 
     def _apply(self) -> None:
-        """Bring the kernel in line; each thing that it refuses is left out."""
+        """Bring the kernel in line; leave out whatever it refuses."""
         verdicts, found = self._health.verdicts, self._health.found
         before, parents = self._planned, (each.address for each in self._goals)
         wanted = self._planned = planned(self._order, found, verdicts, parents, self._lan, self._tunnel)
@@ -242,7 +241,7 @@ class Daemon:
             self.wake()
 
         try:
-            # No end waits for it.
+            # A daemon thread: the exit does not wait for it.
             threading.Thread(target=trial, name="trial", daemon=True).start()
         except RuntimeError as error:  # no more threads
             self._outcomes.put(_Tried(way, life, Outcome(Verdict.DEAD, reason=reason(error))))
@@ -250,17 +249,17 @@ class Daemon:
     def _outcome(self, access: Access, goals: Iterable[Goal], timeout: float, thorough: bool) -> Outcome:
         try:
             return tried(access, goals, timeout, self._ports, thorough=thorough)
-        except Exception as error:  # whatever it is, the way is tried again
+        except Exception as error:  # on any error, the way is tried again
             return Outcome(Verdict.DEAD, reason=reason(error))
 
     def _leave(self) -> None:
-        # Endpoints first: the kernel tells the other end while packets still have a route.
+        # Endpoints first, so that the kernel can tell the other end while packets still have a route.
         self._attempt("restore", self._before.restore)
         self._attempt("leave", lambda: self._network.apply(Objects()))
         self._attempt("status", lambda: (self._directory / "status.json").unlink(missing_ok=True))
 
     def _tell(self, now: float) -> None:
-        """Leave the status in its file. Raises OSError."""
+        """Write the status file. Raises OSError."""
         endpoints = {each.address for each in self._planned.endpoints}
         versions = {each.address.version for each in self._goals}
         ways = []
@@ -309,14 +308,14 @@ class Daemon:
 
 
 def _heard(notices: socket.socket, own: int) -> bool:
-    """Take the notices that there are; return whether something changed that the port *own* did not ask for."""
+    """Read the pending notices; return whether something changed that the port *own* did not request."""
     heard = False
     while True:
         try:
             data = notices.recv(65536)
         except BlockingIOError:
             return heard
-        except OSError:  # ENOBUFS: some were lost
+        except OSError:  # ENOBUFS: some notices were lost
             return True
         at = 0
         while at + _HEADER.size <= len(data):

@@ -1,4 +1,4 @@
-"""``mptcp-gateway doctor``: what stands between a home's devices and all of its uplinks. Nothing is changed."""
+"""``mptcp-gateway doctor``: what keeps a home's devices from using all of its uplinks. It changes nothing."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from mptcp_gateway.model import STALLS, Goal, Lan
 from mptcp_gateway.settings import Settings
 
 _PORT: Final = 22
-"""Not of the web: whether a parent opens tunnels there."""
+"""Not a web port, to test whether a parent opens tunnels there."""
 _SECONDS: Final = 3.0
-"""A refusal comes at once; who tries to reach an address that nobody has takes longer."""
+"""A refusal comes at once; an attempt to reach an unused address takes longer."""
 _NOBODY: Final = "192.0.2.1"
 _WHY_DEAD: Final = "what it could carry is lost"
 
 
 def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Yield all findings. *status*: of the daemon, None where it does not run."""
+    """Yield all findings. *status*: the daemon's, None if it does not run."""
     if status is None:
         why = "uplinks are not looked after, and a home's devices have no gateway"
         yield fail("the daemon", "it does not run", why, "systemctl status mptcp-gateway")
@@ -73,7 +73,7 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def kernel(lan: Lan, named: Mapping[str, str]) -> Finding:
-    """Have nftables say whether the kernel would take our rules."""
+    """Check whether the kernel would accept our rules."""
     try:
         firewall.would_take(ruleset(lan, named))
     except KernelError as error:
@@ -94,7 +94,7 @@ def home_device(device: str, devices: Path) -> Finding:
 
 
 def dropping(chains: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return which base chains drop by default what passes here or is handed over, as the command nft names them."""
+    """Return the base chains that by default drop forwarded or handed-over packets, by the names that nft uses."""
     return [
         f"{each['family']} {each['table']} {each['name']}"
         for each in chains
@@ -116,7 +116,7 @@ def others(found: list[str] | None) -> Finding:
 
 
 def parent(goal: Goal, login: str) -> Finding:
-    """Ask a parent for a tunnel to a port that is none of the web."""
+    """Ask a parent for a tunnel to a port that is not a web port."""
     check = f"parent {goal.address}, port {goal.port}"
     received, waits = b"", False
     try:

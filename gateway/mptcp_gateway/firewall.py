@@ -1,9 +1,8 @@
-"""What nftables is to have for the devices of a home: which of their packets go where. Pure. nft(8).
+"""The nftables rules for a home's devices: which of their packets go where. Pure. nft(8).
 
-A device's connection by TCP is handed to the forwarder (TPROXY) unless it goes past: then, and where nobody listens for
-it, the packets are routed and masqueraded as those of any router. So a forwarder that has died costs nothing but
-its own connections. Marks tell the routing rules (``plan``) by which table; they are kept with each connection,
-so that one stays on the uplink on which it began.
+A device's TCP connection is handed to the forwarder (TPROXY). If it is excepted, or if the forwarder does not listen,
+its packets are routed and masqueraded as by any router. So a dead forwarder costs only its own connections. Marks
+select the routing table (``plan``); each connection keeps its mark, so that it stays on the uplink on which it began.
 """
 
 from __future__ import annotations
@@ -16,20 +15,17 @@ from mptcp_gateway.model import MARK_MASK, Lan, Mark, uplink_mark
 TABLE: Final = "mptcp_gateway"
 FORWARDER_PORT: Final = 7720
 _PAST: Final = 0x80000000
-"""Of a connection: it goes past what is in its way."""
+"""Connection mark: it bypasses forwarder and tunnel."""
 
 _LOCAL: Final = {
     4: "10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16, 224.0.0.0/3",
     6: "::1, fc00::/7, fe80::/10, ff00::/8",
 }
-"""Never forwarded to a parent: its networks are others."""
+"""Never sent to a parent, whose local networks are others."""
 
 
 def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
-    """Return the text for ``nft -f``: our table, as it is to be, in place of what it was.
-
-    What name servers put into the sets ``names4`` and ``names6`` stays.
-    """
+    """Return the text for ``nft -f`` that replaces our table; name servers' elements in ``names4``, ``names6`` stay."""
     devices = {_quoted(device): uplink_mark(number) for number, device in enumerate(uplinks.values())}
     if lan.tunnel:
         devices[_quoted(lan.tunnel)] = int(Mark.TUNNEL)
@@ -38,7 +34,7 @@ def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
     chains = {
         "carry": ("filter hook prerouting priority mangle", _carry(lan, devices, home)),
         "pass": ("filter hook forward priority filter", _pass(lan, devices, home, outside)),
-        # A router's advice to ask the next one instead; for IPv4 a sysctl has it.
+        # A router's advice to use the next one instead; for IPv4 a sysctl has it.
         "advise": ("filter hook output priority filter", [f"oifname {home} icmpv6 type nd-redirect drop"]),
         "leave": ("nat hook postrouting priority srcnat", _leave(devices, home)),
     }
@@ -48,13 +44,13 @@ def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
         lines.append(f"  set names{version} {{ type ipv{version}_addr; }}")
     for name, (hook, rules) in chains.items():
         lines += [f"  chain {name} {{", f"    type {hook}; policy accept;", *(f"    {each}" for each in rules), "  }"]
-    # A chain is deleted after it was made, for it may not be there.
+    # Each chain is declared before it is deleted, because it may not exist.
     old = (f"table inet {TABLE} {{ chain {name} {{ }}; }}\ndelete chain inet {TABLE} {name}\n" for name in chains)
     return f"{''.join(old)}table inet {TABLE} {{\n{''.join(f'{each}{chr(10)}' for each in lines)}}}\n"
 
 
 REMOVAL: Final = f"table inet {TABLE}\ndelete table inet {TABLE}\n"
-"""The text for ``nft -f`` that removes what there is of ours, whether there is any or not."""
+"""The text for ``nft -f`` that removes our table, if there is any."""
 
 
 def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
@@ -76,7 +72,7 @@ def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
     if lan.tunnel:
         yield f"meta l4proto != tcp {_marked(Mark.TUNNEL)} accept"
     for version, at in ((4, "ip to 127.0.0.1"), (6, "ip6 to [::1]")):
-        # Without a listener the rule does not match.
+        # The rule does not match without a listener.
         yield (
             f"meta nfproto ipv{version} tcp flags & (syn | ack) == syn tproxy {at}:{FORWARDER_PORT}"
             f" {_marked(Mark.DELIVER)} accept"

@@ -1,9 +1,9 @@
-"""The forwarder: it accepts what the devices of a home open by TCP, whatever it is for, and asks a parent for a tunnel.
+"""The forwarder: it accepts TCP connections of a home's devices, to any destination, and tunnels them by a parent.
 
 device ──TCP, as if to the origin──▶ forwarder ──CONNECT, by Multipath TCP──▶ parent ──TCP──▶ origin
 
-The kernel hands it the connections (TPROXY): a socket's own address is the one that the device asked for. Where no
-parent opens the tunnel, the forwarder connects to the origin itself, by the best uplink, unless ``fail: closed``.
+The kernel hands it the connections (TPROXY): the local address of a socket is the one that the device connected to. If
+no parent opens the tunnel, the forwarder connects to the origin itself by the best uplink, unless ``fail: closed``.
 """
 
 from __future__ import annotations
@@ -37,26 +37,23 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STAGGER_SECONDS: Final = 1.0
-"""After so long without an answer of a parent the next attempt begins beside the first: by then the uplinks' daemon
-may have found that the uplink is dead."""
+"""Delay before the next attempt starts in parallel: by then the gateway daemon may know that the uplink is dead."""
 ATTEMPTS: Final = 4
 PATIENCE_SECONDS: Final = 5.0
-"""All attempts together."""
+"""Limit for all attempts together."""
 TUNNEL_SECONDS: Final = 20.0
-"""For which a parent may try to reach the origin."""
+"""Limit for a parent to reach the origin."""
 DIRECT_SECONDS: Final = 20.0
 ASK_SECONDS: Final = 2.0
-"""Between two attempts to reach parents that are silent."""
+"""Between two attempts to reach silent parents."""
 _TELL_SECONDS: Final = 1.0
 _FORBIDDEN: Final = 403
 _MOST_REFUSED: Final = 100
 _PARENTS_ASKED: Final = 2
-"""For one tunnel."""
 MOST_OF_ONE: Final = 1000
-"""Connections of one device: further ones are reset, so that one that scans leaves the others room."""
+"""Connections of one device. Further ones are reset, so that a scanning device leaves room for the others."""
 _PAUSE_SECONDS: Final = 0.1
 _ACCEPTS: Final = 64
-"""Connections that are accepted at a time."""
 _BACKLOG: Final = 4096
 _IPPROTO_MPTCP: Final = 262
 _IP_TRANSPARENT, _IPV6_TRANSPARENT = 19, 75
@@ -71,30 +68,29 @@ class UnansweredError(Exception):
 
 
 class RefusedError(UnansweredError):
-    """A parent's rules forbid it; another one has the same."""
+    """A parent's rules forbid the tunnel; other parents have the same rules."""
 
 
 class Forwarder:
-    """One host's."""
+    """The forwarder of one host."""
 
     def __init__(self, settings: Settings, directory: Path) -> None:
-        """*directory* is where it leaves its status."""
+        """*directory* is where it writes its status."""
         self._settings = settings
         self._lan = settings.lan or Lan(())
         self._directory = directory
         self._resolver = Resolver(settings.parents, lambda: None)
         self._answered: Goal | None = None
         self._silent: str | None = None
-        """Why no parent answers; None while one does, as far as is known."""
+        """Why no parent answers; None while one does, as far as known."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumps: set[Pump] = set()
         self._counts: Counter[str] = Counter()
         self._of: Counter[str] = Counter()
-        """Connections by device."""
         self._refused: list[int] = []
-        """Ports to which parents forbid tunnels, as far as there is room."""
+        """Ports to which parents forbid tunnels, up to a limit."""
         self._why = ""
-        """Why the last one went past the parents."""
+        """Why the last connection bypassed the parents."""
         self._octets = 0
         self._full = False
 
@@ -127,7 +123,7 @@ class Forwarder:
                 client, (device, *_) = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor is left: the connection waits in the kernel
+            except OSError as error:  # out of descriptors: the connection waits in the kernel
                 if not self._full:
                     log.error("accept a connection: %s", reason(error))
                 self._full = True
@@ -173,7 +169,7 @@ class Forwarder:
             log.debug("%s", error)
 
     async def _upstream(self, client: socket.socket, address: Address, port: int) -> tuple[socket.socket, bytes]:
-        """Return a connection for what *client* wants, and the first bytes from there. Raises OSError and others."""
+        """Return a connection to the client's destination, and its first bytes. Raises OSError and others."""
         if (str(address), port) == (connect.CHECK_ADDRESS, 80):
             return await self._check_page(client), b""
         try:
@@ -200,7 +196,7 @@ class Forwarder:
         return upstream
 
     async def _tunnel(self, address: Address, port: int) -> tuple[socket.socket, bytes]:
-        """Ask one parent, and another one where that does not serve. Raises UnansweredError."""
+        """Ask one parent, then another if that one fails. Raises UnansweredError."""
         asked: set[Goal] = set()
         while True:
             goal, upstream = await self._parent(without=asked)
@@ -216,7 +212,7 @@ class Forwarder:
                     raise
 
     async def _opened(self, upstream: socket.socket, address: Address, port: int) -> bytes:
-        """Have a parent open the tunnel; return the first bytes through it. Raises UnansweredError."""
+        """Ask a parent to open the tunnel; return the first bytes through it. Raises UnansweredError."""
         try:
             async with asyncio.timeout(TUNNEL_SECONDS):
                 await _sent(upstream, connect.request(address, port, self._settings.login))
@@ -236,7 +232,7 @@ class Forwarder:
             self._refused.append(port)
 
     async def _parent(self, without: Collection[Goal] = ()) -> tuple[Goal, socket.socket]:
-        """Return a parent and a connection to it, the first that stands. Raises UnansweredError."""
+        """Return the first parent that connects, and the connection. Raises UnansweredError."""
         known = (each for each in self._resolver.goals if each not in without)
         goals = sorted(known, key=lambda each: each != self._answered)
         if not goals:
@@ -318,7 +314,7 @@ class Forwarder:
 
 @contextmanager
 def _listeners() -> Iterator[list[socket.socket]]:
-    """Yield the listeners, on loopback: only what the kernel hands over comes in. Raises KernelError."""
+    """Yield the listeners, on loopback: only handed-over connections come in. Raises KernelError."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ExitStack() as scope:
@@ -331,7 +327,7 @@ def _listeners() -> Iterator[list[socket.socket]]:
                 listener = scope.enter_context(socket.socket(family, socket.SOCK_STREAM))
             except OSError:
                 if family == socket.AF_INET6:
-                    continue  # the kernel was started without it
+                    continue  # the kernel was started without IPv6
                 raise
             try:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -350,7 +346,7 @@ def _listeners() -> Iterator[list[socket.socket]]:
 
 
 def _tune(connection: socket.socket) -> None:
-    """An end that vanished is noticed after two minutes; small pieces go at once."""
+    """Detect a vanished peer after two minutes, and send small pieces at once."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (*_KEEPALIVE, (socket.TCP_NODELAY, 1)):
         with suppress(OSError):  # older kernels lack some of them for Multipath TCP
@@ -362,9 +358,9 @@ async def _connected(goal: Goal) -> tuple[Goal, socket.socket]:
     family = socket.AF_INET if goal.address.version == 4 else socket.AF_INET6
     try:
         upstream = socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP)
-    except OSError:  # a kernel without it
+    except OSError:  # a kernel without Multipath TCP
         upstream = socket.socket(family, socket.SOCK_STREAM)
-    with suppress(OSError):  # a kernel that has it not
+    with suppress(OSError):  # a kernel without BBR
         upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _CONGESTION_CONTROL)
     return goal, await _open(upstream, goal.address, goal.port)
 
@@ -379,7 +375,7 @@ async def _direct(address: Address, port: int) -> socket.socket:
 
 
 async def _open(upstream: socket.socket, address: Address, port: int) -> socket.socket:
-    """Connect. Not by the loop's own sock_connect(), which looks the address up, and knows no Multipath TCP."""
+    """Connect. The loop's sock_connect() would look up the address, and does not know Multipath TCP."""
     loop = asyncio.get_running_loop()
     answered = asyncio.Event()
     try:
@@ -411,7 +407,7 @@ async def _sent(to: socket.socket, data: bytes) -> None:
 
 
 async def _received(of: socket.socket, read: Callable[[bytes], T | None]) -> T:
-    """Return what *read* makes of the first bytes, as soon as it can. Raises OSError, and what *read* does."""
+    """Read until *read* returns a result, and return that. Raises OSError, and what *read* raises."""
     data = b""
     while (found := read(data)) is None:
         more = await asyncio.get_running_loop().sock_recv(of, connect.LONGEST_HEAD)

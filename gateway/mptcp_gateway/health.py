@@ -1,13 +1,12 @@
-"""Which ways are alive: when to try one, and what trials make of it. Pure; times are seconds.
+"""Which ways are alive: when to try one, and what the outcomes mean. Pure; times are seconds.
 
-A way is tried as soon as it is there, and each :data:`IDLE_SECONDS` from then on, those on which connections begin each
-:data:`BEGIN_SECONDS`; at once when a connection from its
-address has to send again, which is how an outage shows first. It fails when that trial has no answer either, else
-after :data:`FAILURES` trials without one, or when its link is down.
+A way is tried as soon as it exists, and then each :data:`IDLE_SECONDS`; a way on which connections begin, each
+:data:`BEGIN_SECONDS`. It is tried at once when a connection from its address retransmits, the first sign of an
+outage. It fails if that trial has no answer, after :data:`FAILURES` trials without one, or when its link is down.
 
-A good way that fails is dead once another way of its IP version has an answer by a trial begun later, for which all
-others are tried at once: else the parent may be what is silent. A way that was never good is dead as soon as it fails.
-A dead one is tried each :data:`DEAD_SECONDS`: somebody waits for it.
+A good way that fails is dead once another way of its IP version answers a trial begun later; for this, all others are
+tried at once. Without such an answer, the parent may be down. A way that was never good is dead as soon as it fails. A
+dead way is tried each :data:`DEAD_SECONDS`, because users wait for it.
 """
 
 from __future__ import annotations
@@ -21,66 +20,65 @@ from mptcp_gateway.model import Access, Address, Outcome, Verdict, Way
 IDLE_SECONDS: Final = 30.0
 """A trial costs some 300 bytes: 26 MB a month."""
 BEGIN_SECONDS: Final = 10.0
-"""Where all of a home's UDP goes, by which nobody notices an outage."""
+"""For the way of all of a home's UDP, which shows no retransmissions in an outage."""
 DEAD_SECONDS: Final = 5.0
 THOROUGH_SECONDS: Final = 3600.0
 """Between two trials that send data."""
 SUSPECT_SECONDS: Final = 2.0
-"""Between two trials for that reason: on a lossy way connections send again all the time."""
+"""Between two trials for that reason: on a lossy way, connections retransmit all the time."""
 RETRY_SECONDS: Final = 0.1
 FAILURES: Final = 2
 DOUBT_SECONDS: Final = 1.0
-"""A trial without an answer for so long is a failure, unless the answer comes after all: others are tried."""
+"""After this time without an answer, a trial counts as failed and others are tried, unless the answer still comes."""
 LEAST_SECONDS: Final = 1.5
-"""That a trial gets before its way is dead: the kernel sends a SYN again after a second."""
+"""The least time for a trial before its way is dead: the kernel sends a SYN again after a second."""
 SHORT_SECONDS: Final = 1.5
 LONG_SECONDS: Final = 4.0
-"""That a trial of a good way gets: a full queue of an uplink takes some seconds."""
+"""Time for a trial of a good way: a full queue of an uplink takes some seconds."""
 DAMPING_SECONDS: Final = 60.0
 CHANGES: Final = 3
-"""So many changes of the verdict in that time, and a way has to answer several times before it is good."""
+"""After this many changes of the verdict in that time, a way must answer several times before it is good."""
 STEADY: Final = 3
 _NEVER: Final = float("-inf")
 
 
 @dataclass(slots=True)
 class Health:
-    """Of one way."""
+    """The state of one way."""
 
     access: Access
     life: int
-    """Its number: a way that was gone, or changed, has another one."""
+    """A number; a way that was gone, or changed, gets another one."""
     due: float
     since: float
     """When the verdict became what it is."""
     verdict: Verdict = Verdict.UNTRIED
     rtt: float = 0.0
-    """Seconds until the last trial's connection stood."""
+    """Seconds until the last trial's connection was established."""
     reason: str = ""
     failures: int = 0
-    """Trials without an answer, one after the other."""
+    """Consecutive trials without an answer."""
     failing: float | None = None
     """Since when it fails; None: it does not."""
     suspect: bool = False
-    """A connection has to send again."""
+    """A connection retransmits."""
     trying: bool = False
     begun: float = _NEVER
     """When the last trial began, and when it ended."""
     tried: float = _NEVER
     proven: float = _NEVER
-    """When the last trial began in which a parent took the connection."""
+    """When the last trial began that a parent accepted."""
     answers: int = 0
-    """Trials with an answer since it is dead."""
+    """Answered trials since it is dead."""
     thorough: float = _NEVER
-    """When data were last sent in a trial."""
+    """When a trial last sent data."""
     remark: str = ""
-    """What was remarkable then."""
+    """What was remarkable in that trial."""
     changes: list[float] = field(default_factory=list)
-    """When the verdict changed."""
 
     @property
     def timeout(self) -> float:
-        """Seconds that a connection for trial gets."""
+        """Seconds for a trial's connection."""
         return LONG_SECONDS if self.verdict is Verdict.GOOD else SHORT_SECONDS
 
     def change(self, verdict: Verdict, now: float) -> None:
@@ -96,7 +94,7 @@ class HealthWatch:
         self.ways: dict[Way, Health] = {}
         self._lives = 0
         self.begins: Container[Way] = ()
-        """On these connections begin."""
+        """The ways on which connections begin."""
 
     @property
     def verdicts(self) -> dict[Way, Verdict]:
@@ -107,7 +105,7 @@ class HealthWatch:
         return {way: each.access for way, each in self.ways.items()}
 
     def follow(self, found: Mapping[Way, Access], now: float) -> None:
-        """Take which ways there are. One without a link is none, unless it was there with it."""
+        """Update the ways. A way without a link is ignored, unless it had one before."""
         for way in self.ways.keys() - found.keys():
             del self.ways[way]
         for way, access in found.items():
@@ -126,16 +124,16 @@ class HealthWatch:
             health.access = access
 
     def suspect(self, addresses: Container[Address], now: float) -> None:
-        """Take the addresses from which some connection to a parent has to send again."""
+        """Take the addresses from which a connection to a parent retransmits."""
         for health in self.ways.values():
             health.suspect = health.access.address in addresses
             if health.suspect and health.verdict is not Verdict.DEAD:
                 health.due = min(health.due, max(now, health.tried + SUSPECT_SECONDS))
 
     def due(self, now: float, versions: Container[int]) -> Iterable[Way]:
-        """Return the ways that are to be tried now; each counts as one that is being tried from then on.
+        """Return the ways to try now, and mark them as being tried.
 
-        *versions*: of IP, by which a parent has a known address. Without one nothing can be said of a way.
+        *versions*: the IP versions of the parents' known addresses. A way of another version cannot be judged.
         """
         found = [way for way, each in self.ways.items() if each.due <= now and not each.trying]
         found = [way for way in found if way.version in versions]
@@ -144,7 +142,7 @@ class HealthWatch:
         return found
 
     def take(self, way: Way, life: int, outcome: Outcome, now: float) -> bool:
-        """Take the outcome of a trial of *way* in that *life* of its; return whether the verdict is another."""
+        """Take the outcome of a trial of *way* in that *life*; return whether the verdict changed."""
         health = self.ways.get(way)
         if health is None or health.life != life:
             return False
@@ -172,11 +170,11 @@ class HealthWatch:
         return True
 
     def is_thorough(self, way: Way, now: float) -> bool:
-        """Say whether the next trial of *way* is to send data."""
+        """Tell whether the next trial of *way* must send data."""
         return now >= self.ways[way].thorough + THOROUGH_SECONDS
 
     def judge(self, now: float) -> list[Way]:
-        """Return the ways that are dead from now on: good ones that fail while another one has an answer."""
+        """Return the newly dead ways: good ones that fail while another one has an answer."""
         dead = []
         for way, health in self.ways.items():
             if health.verdict is not Verdict.GOOD:
@@ -202,14 +200,14 @@ class HealthWatch:
         health.due = now + DEAD_SECONDS
         if health.verdict is Verdict.GOOD:
             health.failing = now if health.failing is None else health.failing
-            return False  # judge() says
+            return False  # judge() decides
         if health.verdict is Verdict.DEAD:
             return False
         health.change(Verdict.DEAD, now)
         return True
 
     def _is_dead(self, way: Way, health: Health, failing: float, now: float) -> bool:
-        """Say whether a way is dead that fails since *failing*; have what has to be known for it tried."""
+        """Tell whether a way that fails since *failing* is dead; start the trials that decide it."""
         others = list(self._others(way))
         proven = max((each.proven for each in others), default=_NEVER)
         if proven < failing:
@@ -222,7 +220,7 @@ class HealthWatch:
         if health.trying:
             return now - health.begun >= LEAST_SECONDS
         if health.tried < proven:
-            health.due = min(health.due, now)  # the parent was silent for all, perhaps: once more, now that it answers
+            health.due = min(health.due, now)  # the parent may have been down: try again now that it answers
             return False
         return True
 

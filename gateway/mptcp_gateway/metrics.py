@@ -13,7 +13,7 @@ from mptcp_gateway.model import Verdict
 
 
 def as_text(status: Mapping[str, Any]) -> str:
-    """Return what a textfile collector reads (node_exporter)."""
+    """Return the text for a textfile collector (node_exporter)."""
     registry = CollectorRegistry()
     registry.register(_Status(status))
     return generate_latest(registry).decode()

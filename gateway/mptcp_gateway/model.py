@@ -1,4 +1,4 @@
-"""Uplinks, and what the kernel is to have for them. No I/O, no clock: times are seconds of the monotonic clock."""
+"""Uplinks, and what the kernel must have for them. No I/O, no clock: times are seconds of the monotonic clock."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What an uplink has of one IP version, as DHCP, router advertisements or PPP left it."""
+    """What an uplink has of one IP version, from DHCP, router advertisements or PPP."""
 
     device: str
     index: int
-    """The kernel's number of the device."""
+    """The kernel's index of the device."""
     address: Address
     network: Network | None
-    """That the address belongs to; None where it is alone, as with PPP."""
+    """Of the address; None if it is a single address, as with PPP."""
     gateway: Address | None
-    """None: on a device to one other host."""
+    """None on a point-to-point device."""
     others: tuple[Address, ...] = field(default=(), compare=False)
     """The device's other global addresses: deprecated ones, temporary ones."""
     carrier: bool = field(default=True, compare=False)
@@ -38,27 +38,26 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Lan:
-    """The home network, of whose devices this host is the gateway."""
+    """The home network whose gateway this host is."""
 
     devices: tuple[str, ...]
-    """Interfaces that lead there."""
     past_devices: tuple[Network, ...] = ()
-    """Devices, destinations and ports of TCP and UDP that go past the forwarder and the tunnel."""
+    """Devices, destinations and ports (TCP, UDP) that bypass the forwarder and the tunnel."""
     past_destinations: tuple[Network, ...] = ()
     past_ports: tuple[int, ...] = ()
     tunnel: str = ""
-    """A VPN's interface, by which goes what is not TCP; empty: by the best uplink."""
+    """A VPN's interface, for everything but TCP; empty: the best uplink carries it."""
     quic_refused: bool = True
     fail_open: bool = True
 
 
 MARK_MASK: Final = 0x7C000000
-"""The bits of a mark that are ours, of packets and of connections (conntrack)."""
+"""Our bits of a mark, of packets and of connections (conntrack)."""
 _MARK_SHIFT: Final = 26
 
 
 class Mark(enum.IntEnum):
-    """Of packets: by which table they leave."""
+    """A packet's mark: it selects the table."""
 
     DELIVER = 1 << _MARK_SHIFT
     """To the forwarder."""
@@ -73,20 +72,20 @@ def uplink_mark(number: int) -> int:
 
 
 class Goal(NamedTuple):
-    """Where a parent is reached."""
+    """Address and port of a parent."""
 
     address: Address
     port: int
 
 
 class Verdict(enum.Enum):
-    """What trials say of a way."""
+    """The result of a way's trials."""
 
     UNTRIED = "untried"
     GOOD = "good"
     """Parents answer by Multipath TCP."""
     PLAIN = "plain TCP"
-    """They answer, and something on the way strips Multipath TCP."""
+    """Parents answer, and something on the way strips Multipath TCP."""
     DEAD = "no answer"
 
 
@@ -95,16 +94,16 @@ STALLS: Final = "packets of full size do not arrive: a path MTU that nobody tell
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one trial."""
+    """The outcome of one trial."""
 
     verdict: Verdict
     rtt: float = 0.0
-    """Seconds until the connection stood."""
+    """Seconds until the connection was established."""
     reason: str = ""
     """Why there was no answer, or what is remarkable about it."""
     unproven: bool = False
-    """An answer came over the way; whether the parent serves by Multipath TCP it does not say."""
+    """The way carried an answer, which does not show whether the parent serves by Multipath TCP."""
     goal: Goal | None = None
-    """Which answered."""
+    """The address that answered."""
     thorough: bool = False
-    """Data were sent, too."""
+    """The trial also sent data."""

@@ -1,14 +1,14 @@
-"""What the kernel is to have for the uplinks that there are. Pure.
+"""What the kernel must have for the present uplinks. Pure.
 
-- Each way has a routing table, and packets from its addresses use it, unless they go to a local network: a subflow
-  leaves by its own uplink.
-- What goes to a parent and has no address yet, as a new connection, leaves by the first way that is good, in the order
-  of the uplinks. All other packets of the host go where they went before.
-- The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. It is none while
-  the way is dead: then the kernel closes the subflows there and tells the other end, which sends elsewhere at once; and
-  it opens new ones on all living connections when the way is back.
-- Of a home network whose gateway this host is, packets leave by the first way that is good, those of a connection by
-  the way on which it began, as their marks say (``firewall``); what has the forwarder's mark is delivered here.
+- Each way has a routing table. Packets from its addresses use it, unless they go to a local network: a subflow leaves
+  by its own uplink.
+- New connections to a parent, which have no address yet, leave by the first good way in the order of the uplinks. All
+  other packets of the host keep their routes.
+- The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. While the way is
+  dead, there is no endpoint: the kernel closes the subflows there and tells the other end, which uses other subflows
+  at once. When the way is back, the kernel opens new subflows on all living connections.
+- Packets of a home network whose gateway this host is leave by the first good way. A connection stays on the way on
+  which it began, by its mark (``firewall``). Packets with the forwarder's mark are delivered locally.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final
 from mptcp_gateway.model import MARK_MASK, Access, Address, Lan, Mark, Network, Verdict, Way, uplink_mark
 
 MAIN: Final = 254
-"""The table that everybody else's routes are in (rtnetlink(7))."""
+"""The main table (rtnetlink(7)), with other programs' routes."""
 BEST_TABLE: Final = 7720
 FIRST_TABLE: Final = 7721
 """Of the first uplink; the others follow."""
 MOST_UPLINKS: Final = 8
 MOST_ENDPOINTS: Final = 8
-"""That the kernel has (MPTCP_PM_ADDR_MAX)."""
+"""The kernel's limit (MPTCP_PM_ADDR_MAX)."""
 DELIVER_TABLE: Final = FIRST_TABLE + MOST_UPLINKS
 TUNNEL_TABLE: Final = DELIVER_TABLE + 1
 TABLES: Final = range(BEST_TABLE, TUNNEL_TABLE + 1)
@@ -38,13 +38,13 @@ MARK_PRIORITY: Final = 7724
 HOME_PRIORITY: Final = 7725
 PRIORITIES: Final = range(DELIVER_PRIORITY, HOME_PRIORITY + 1)
 _LOOPBACK: Final = 1
-"""The number of the device lo, in each network namespace."""
+"""The index of the device lo, in each network namespace."""
 _PREFERRED: Final = (Verdict.GOOD, Verdict.UNTRIED, Verdict.PLAIN, Verdict.DEAD)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route; *to* None is the default route. *local*: what is routed there is for this host."""
+    """One route; *to* None is the default route. *local*: deliver to this host."""
 
     table: int
     version: int
@@ -52,15 +52,15 @@ class Route:
     index: int
     gateway: Address | None
     source: Address | None
-    """What sends from there by default; None: the kernel chooses by the device."""
+    """The default source address; None: the kernel chooses by the device."""
     local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, for packets from an address or to one; None: any. *local*: default routes do not count.
+    """One rule, for packets from an address or to one; None: any. *local*: ignore default routes.
 
-    *device*: by which packets come in; *mark*: that they have. Empty and 0: any.
+    *device*: the incoming interface; *mark*: of the packets. Empty and 0: any.
     """
 
     priority: int
@@ -81,7 +81,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """All of ours in the kernel."""
+    """All of our objects in the kernel."""
 
     routes: frozenset[Route] = frozenset()
     rules: frozenset[Rule] = frozenset()
@@ -89,10 +89,8 @@ class Objects:
 
 
 def apart(order: Sequence[str], found: Mapping[Way, Access]) -> tuple[dict[Way, Access], dict[Way, str]]:
-    """Return the ways in their order without those whose address an earlier one has, and of these, which has it.
-
-    No rule could tell the packets of both.
-    """
+    """Return the ways in order, and those that share an earlier one's address, with that uplink: no rule could tell
+    their packets apart."""
     kept: dict[Way, Access] = {}
     twins: dict[Way, str] = {}
     of: dict[Address, str] = {}
@@ -110,7 +108,7 @@ def in_order(order: Sequence[str], ways: Iterable[Way]) -> list[Way]:
 
 
 def best(order: Sequence[str], verdicts: Mapping[Way, Verdict], version: int) -> Way | None:
-    """Return the way on which connections begin; None where there is none of that version."""
+    """Return the way on which connections begin; None if that version has no way."""
     ways = [way for uplink in order if (way := Way(uplink, version)) in verdicts]
     return min(ways, key=lambda way: _PREFERRED.index(verdicts[way]), default=None)
 
@@ -123,12 +121,11 @@ def planned(
     lan: Lan | None = None,
     tunnel: tuple[int, Collection[int]] | None = None,
 ) -> Objects:
-    """Return what there is to be.
+    """Return the wanted objects.
 
-    *order*: of the uplinks, the first is preferred. *parents*: addresses of theirs that are known. Of endpoints there
-    are as many as the kernel takes, those of the first uplinks. *tunnel*: the number of the tunnel's device, if it is
-    up, and the versions of IP that it carries; what goes by it leaves by the uplinks again, unless no parent answers:
-    then its other end is dead, too.
+    *order*: of the uplinks, preferred first. *parents*: their known addresses. Of the endpoints, the kernel's limit
+    cuts the last. *tunnel*: the tunnel device's index, if it is up, and its IP versions. Its packets leave by the
+    uplinks, so it is not used while no parent answers.
     """
     routes: set[Route] = set()
     rules: set[Rule] = set()
@@ -159,7 +156,7 @@ def planned(
 
 
 def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
-    """Yield the commands by which one would make *objects* by hand; *devices*: names by number."""
+    """Yield the commands that make *objects* by hand; *devices*: names by index."""
     # A network comes before the default route by a gateway in it.
     for route in sorted(objects.routes, key=lambda it: (it.table, it.version, it.to is None)):
         kind = "local " if route.local else ""
@@ -182,7 +179,7 @@ def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
 
 
 def abandoned(before: Objects, after: Objects) -> set[int]:
-    """Return the marks of connections whose table is none any more: they have to be translated anew."""
+    """Return the marks of connections that lost their table: they must be translated anew."""
 
     def leading(objects: Objects) -> set[int]:
         tables = {each.table for each in objects.routes}
@@ -220,7 +217,7 @@ def _endpoints(
 ) -> Iterator[Endpoint]:
     carrying = {way for way in found if verdicts.get(way) not in (Verdict.DEAD, Verdict.PLAIN)}
     for way in in_order(order, found):
-        # Where no other carries Multipath TCP, living connections keep what they have.
+        # If no other way carries Multipath TCP, living connections keep their subflows.
         kept = verdicts.get(way) is Verdict.DEAD and not any(each.version == way.version for each in carrying)
         if way in carrying or kept:
             yield Endpoint(found[way].address, found[way].device)

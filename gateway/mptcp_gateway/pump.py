@@ -1,4 +1,4 @@
-"""Bytes between two connected sockets, both ways, until both ends are done. All pumps share one buffer."""
+"""Copies bytes between two connected sockets, both ways, until both ends are done. All pumps share one buffer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 SIZE: Final = 262_144
-"""Bytes read at a time: so many are copied again where the other end does not take them at once."""
+"""Bytes per read: a slow other end makes us copy them again."""
 _BUFFER: Final = memoryview(bytearray(SIZE))
 _RESET: Final = struct.pack("ii", 1, 0)
 
@@ -23,7 +23,7 @@ def abort(of: socket.socket) -> None:
 
 
 class Pump:
-    """Of two non-blocking sockets, which it closes at the end: by a reset where one of them failed."""
+    """Copies between two non-blocking sockets, and closes them at the end, by a reset if one failed."""
 
     def __init__(self, one: socket.socket, other: socket.socket, ended: Callable[[int], None]) -> None:
         """*ended* is called once, with the bytes that passed in both directions."""
@@ -35,7 +35,7 @@ class Pump:
         )
 
     def start(self, first: bytes = b"") -> None:
-        """Begin, with *first* as what *one* has to get before all else."""
+        """Start; *one* first gets the bytes *first*."""
         self._halves[0].start()
         self._halves[1].start(first)
 
@@ -57,7 +57,7 @@ class Pump:
 
 
 class _Half:
-    """One direction. What the sink does not take is kept, and nothing more is read until it has."""
+    """One direction. It reads no more until the sink has taken everything."""
 
     def __init__(
         self, source: socket.socket, sink: socket.socket, ended: Callable[[], None], failed: Callable[[], None]
@@ -113,7 +113,7 @@ class _Half:
             self._loop.add_reader(self._source, self._readable)
 
     def _sent(self, data: bytes | memoryview) -> int:
-        """Return how many bytes the sink took; -1 where it failed, and everything is closed."""
+        """Return how many bytes the sink took; -1 if it failed, and everything is closed."""
         try:
             sent = self._sink.send(data)
         except (BlockingIOError, InterruptedError):

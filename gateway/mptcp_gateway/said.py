@@ -1,4 +1,4 @@
-"""What the daemons of this host say of themselves, in files that everybody may read."""
+"""The status that this host's daemons leave in files that everybody may read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 STALE_SECONDS: Final = 5.0
-"""The forwarder says each second how it is; so does the gateway, which may wait for the kernel."""
+"""The forwarder writes each second; so does the gateway, which may wait for the kernel."""
 _PATIENCE: Final = 3
 
 
 def status_of(directory: Path, forwarder: Path) -> dict[str, Any] | None:
-    """Return what the gateway says, in ``home`` what its forwarder says; None where the gateway does not run.
+    """Return the gateway's status, with its forwarder's in ``home``; None if the gateway does not run.
 
     *directory*, *forwarder*: where each leaves its status. Raises OSError and ValueError.
     """
@@ -26,7 +26,7 @@ def status_of(directory: Path, forwarder: Path) -> dict[str, Any] | None:
 
 
 def _recent(path: Path, seconds: float) -> dict[str, Any] | None:
-    """Return what is there; None where it is older: who wrote it has been killed."""
+    """Return the file's object; None if the file is older, because its writer has been killed."""
     try:
         if time.time() - path.stat().st_mtime > seconds:
             return None

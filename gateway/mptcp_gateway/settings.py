@@ -1,4 +1,4 @@
-"""The settings file, gateway.yaml: which uplinks there are, what they are tried by, and whose gateway it is."""
+"""The settings file, gateway.yaml: the uplinks, the parents for their trials, and the home network."""
 
 from __future__ import annotations
 

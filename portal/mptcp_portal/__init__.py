@@ -1,1 +1,1 @@
-"""What phones are shown: how to use the proxy, and how they are connected through it."""
+"""Pages for phones: how to use the proxy, and how they are connected through it."""

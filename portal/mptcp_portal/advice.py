@@ -1,7 +1,6 @@
-"""What to do next for who comes by plain TCP, by the kind of device: as its program names itself (User-Agent). Pure.
+"""Advice for clients with plain TCP, by the kind of device in the User-Agent. Pure.
 
-The same as docs/phones.md and the page for new clients say, for one of their rows. A program may call itself what it
-likes; its own page is all that changes by it.
+It matches docs/phones.md and the page for new clients. A forged User-Agent changes only the client's own page.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """For one kind of device."""
+    """Advice for one kind of device."""
 
     lines: tuple[str, ...]
     section: str
-    """Of the page for new clients."""
+    """On the page for new clients."""
 
 
 _RELAY: Final = (
@@ -70,7 +69,7 @@ _KINDS: Final[tuple[tuple[tuple[str, ...], Advice], ...]] = (
         ),
     ),
 )
-"""In this order: what Android's browsers say of themselves has "Linux" and "Chrome" in it, too."""
+"""The order matters: Android's browsers also name "Linux" and "Chrome"."""
 _OTHER: Final = Advice(("The table below says what speaks Multipath TCP, and how.", _RELAY), "systems")
 RELAYED: Final = Advice(
     (
@@ -79,9 +78,9 @@ RELAYED: Final = Advice(
     ),
     "",
 )
-"""For who is behind another proxy."""
+"""For clients behind another proxy."""
 
 
 def advice(user_agent: str) -> Advice:
-    """Return the advice for the program that names itself so."""
+    """Return the advice for this User-Agent."""
     return next((found for words, found in _KINDS if any(each in user_agent for each in words)), _OTHER)

@@ -1,10 +1,10 @@
-"""Questions to the throttler, so few that it does not notice: one client at a time, a pause between two, short queues.
+"""Questions to the throttler, rare enough not to load it: one client at a time, a pause between two, short queues.
 
-Each question costs the daemon a fork. Check pages ask every few seconds for as long as they are open, and there may be
-many; operating systems ask for their volume once, when they join a network, and all at once where an access point comes
-back. So each kind has a queue of its own, in which neither waits for the other. Each client
-(:mod:`mptcp_common.clients`) has one place among the pages, and a share of those for systems: an IPv6 /64 is a whole
-LAN of phones, or one host with many addresses. However many connections and addresses a client has, others have a turn.
+Each question costs the daemon a fork. Check pages ask every few seconds while they are open. Operating systems ask for
+their volume once, when they join a network, and all at once when an access point comes back. So each kind has its own
+queue. Each client (:mod:`mptcp_common.clients`) has one place among the pages, and a share of the places for systems:
+an IPv6 /64 is a whole LAN of phones, or one host with many addresses. So a client with many connections and addresses
+cannot lock out others.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ from mptcp_portal.check_report import Throttler
 PAUSE_SECONDS = 0.5
 """Between two clients of one kind."""
 MOST_PAGES = 6
-"""Check pages that may wait for their turn: three seconds."""
+"""Check pages that may wait: three seconds."""
 MOST_SYSTEMS = 20
-"""Operating systems that may: ten seconds, after which Android's gives up."""
+"""Operating systems that may wait: ten seconds, after which Android gives up."""
 MOST_SYSTEMS_OF_ONE = MOST_SYSTEMS // 2
-"""Of one client: as many phones of one LAN, while a host with 2**64 addresses leaves the other half to others."""
+"""Per client: room for the phones of one LAN, while a host with 2**64 addresses leaves half to others."""
 LONGEST_SECONDS = MOST_SYSTEMS * PAUSE_SECONDS
-"""For which anybody waits for their turn, however long the throttler takes for those before: together with their own
-questions less than bounded.REQUEST_SECONDS, after which there is no answer at all."""
+"""The longest wait for a turn; with the question itself it must stay below bounded.REQUEST_SECONDS."""
 KEPT_SECONDS = 1.0
-"""How long an answer holds for who asks the same again."""
+"""How long a kept answer serves the same question."""
 START_SECONDS = 3.0
-"""From the portal's start on, for which a throttler that is not there is waited for: both may have just begun."""
+"""How long after its start the portal waits for an absent throttler: both may have just started."""
 _AGAIN_SECONDS = 0.25
 _PATIENCE = 3.0
 _MOST_KEPT = 256
@@ -47,7 +46,7 @@ Answer = tuple[Throttler, dict[str, Any]]
 
 
 class _Queue:
-    """Who waits, and whose turn it is."""
+    """Serializes the questions, and limits how many wait."""
 
     def __init__(self, most: int, most_of_one: int, pause: float) -> None:
         self._most = most
@@ -58,8 +57,7 @@ class _Queue:
         self._last = -pause
 
     async def wait(self, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return what *work* does, unless the client at *address* has its places already, or there is none, or its
-        turn does not come."""
+        """Return the result of *work*; BUSY if the client or the queue has no free place, or the turn does not come."""
         client = client_of(ip_address(address.strip("[]")).packed)
         if self._waiting[client] >= self._most_of_one or self._waiting.total() >= self._most:
             return Throttler.BUSY, {}
@@ -77,7 +75,7 @@ class _Queue:
                 self._last = time.monotonic()
                 self._turn.release()
         finally:
-            # Who has no place any more is not remembered.
+            # Drops clients with no places.
             self._waiting -= Counter((client,))
 
 
@@ -85,7 +83,7 @@ class Asker:
     """Asks the throttler that listens at *path*."""
 
     def __init__(self, path: Path, pause: float = PAUSE_SECONDS, start: float = 0.0) -> None:
-        """*start*: seconds from now on for which one that is not there is waited for."""
+        """*start*: seconds from now for which to wait for an absent throttler."""
         self._path = path
         self._started = time.monotonic() + start
         self._pages = _Queue(MOST_PAGES, 1, pause)
@@ -96,17 +94,16 @@ class Asker:
         self._is_refused = False
 
     def close(self) -> None:
-        """Ask nothing more: who waits, and who comes, is told at once that too many ask. The portal is about to end."""
+        """Answer BUSY to everyone from now on, also to those waiting. The portal is about to end."""
         self._is_closed = True
         for task in list(self._under_way.values()):
             task.cancel()
 
     async def client(self, remote: str, local: str, token: int | None) -> Answer:
-        """Return what became of the question, and what the owner of one connection may see, where there is an answer.
+        """Return the outcome, and what the owner of one connection may see, if there is an answer.
 
-        *remote* and *local*: the ends of the connection, of which clients behind one NAT may have the former in common.
-        *token*: of the connection, by the kernel. By that the throttler knows it, too, when the subflow with these ends
-        has ended.
+        *remote* and *local*: the connection's ends; clients behind one NAT may share the former. *token*: the kernel's.
+        The throttler finds the connection by it even after the subflow with these ends has ended.
         """
         asked = {"query": "client", "endpoint": remote, "local": local}
         if token is not None:
@@ -115,14 +112,11 @@ class Asker:
         async def ask() -> Answer:
             return await self._now(asked)
 
-        # The token as well: within a second another connection may have these ends.
+        # With the token, because another connection may have these ends within a second.
         return await self._once(f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], ask)
 
     async def budgets_of(self, address: str) -> Answer:
-        """Return the same of the volumes that the client at *address* uses up; it need not have a connection.
-
-        One address has one place: what it asks meanwhile is the same question.
-        """
+        """Like :meth:`client`, for budgets of *address*, connected or not. Concurrent requests share a question."""
 
         async def ask() -> Answer:
             return await self._now({"query": "budgets", "client": address})
@@ -130,7 +124,7 @@ class Asker:
         return await self._once(f"budgets {address}", self._systems, address, ask)
 
     async def _once(self, key: str, queue: _Queue, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return what *work* answers, or has just answered or will answer to somebody else who asked for *key*."""
+        """Return the result of *work*, or of a recent or running request for the same *key*."""
         if self._is_closed:
             return Throttler.BUSY, {}
         if (kept := self._kept.get(key)) and time.monotonic() - kept[0] < KEPT_SECONDS:
@@ -140,7 +134,7 @@ class Asker:
             task = self._under_way[key] = asyncio.ensure_future(queue.wait(address, work))
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         try:
-            # Who goes away takes nobody's answer with them.
+            # A client that disconnects must not cancel the answer for others.
             answer = await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
@@ -164,7 +158,7 @@ class Asker:
             async with asyncio.timeout(_PATIENCE):
                 answer = await ask_async(self._path, request, _PATIENCE)
         except PermissionError as error:
-            # To clients as if it did not run; an operator would look for that in vain.
+            # Clients are told that it does not run; the operator needs the real reason.
             if not self._is_refused:
                 journal.say(f"mptcp-portal: ask the throttler at {self._path}: {reason(error)}", journal.WARNING)
             self._is_refused = True
@@ -174,7 +168,7 @@ class Asker:
         except OSError:
             return Throttler.ABSENT, {}
         self._is_refused = False
-        # A daemon that is too old for requests answers with everything it knows: nothing of that is for a client.
+        # A daemon too old for requests answers with everything it knows, which no client may see.
         if "error" in answer or "schema" not in answer:
             return Throttler.ABSENT, {}
         return Throttler.ANSWERED, answer

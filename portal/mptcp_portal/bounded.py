@@ -1,7 +1,7 @@
-"""A web server that nobody can take for themselves: uvicorn, with bounds on connections and on their time.
+"""A web server that no client can monopolize: uvicorn, with bounds on connections and on their time.
 
-uvicorn bounds only how long a connection is idle between two requests, and asyncio hands it a connection by TLS when
-the handshake is done. So connections are accepted here, where each counts from its first moment.
+uvicorn bounds only a connection's idle time between two requests, and asyncio hands over a TLS connection only after
+the handshake. So connections are accepted here, and count from their first moment.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from mptcp_common.clients import client_of
 from mptcp_common.http_bounds import BoundedHttp
 
 MOST_CONNECTIONS = 512
-"""Of each server: none takes the descriptors of another."""
+"""Per server, so that none takes another's descriptors."""
 MOST_OF_ONE = 32
-"""Of one client (:mod:`mptcp_common.clients`), where clients come by themselves. A browser opens six."""
+"""Per client (:mod:`mptcp_common.clients`), if clients connect directly. A browser opens six."""
 REQUEST_SECONDS = 20.0
-"""In which a request has come as a whole, been answered, and its answer been taken; a TLS handshake is part of it."""
+"""Limit for a request to come and its answer to be made and read; includes the TLS handshake."""
 _RECEIVED, _SENT, _WRITTEN = 16 << 10, 64 << 10, 16 << 10
-"""Bytes of a connection that the kernel holds, as socket(7) takes them, and that wait here beside one answer. A client
-that asks without end and takes nothing costs no more: asyncio reads 256 KiB at once, and the kernel holds megabytes.
-"""
+"""Bytes that the kernel buffers for a connection (socket(7)), and that wait here beside one answer, for clients that
+send without end and read nothing: by default asyncio reads 256 KiB at once, and the kernel holds megabytes."""
 _AGAIN = 0.5
-"""Seconds until the next attempt where no connection could be accepted."""
+"""Seconds until the next attempt after a failed accept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +38,16 @@ class Bounds:
     """What one server allows."""
 
     of_one: int = MOST_OF_ONE
-    """Connections of one client."""
+    """Connections per client."""
     keep_alive: int = 5
     """Seconds for which a connection may be idle after an answer."""
 
 
 class _Protocol(BoundedHttp):
-    """HTTP/1.1, each request and its answer within their time. *ended* is called at the connection's end."""
+    """HTTP/1.1 with a time limit for each request and its answer. *ended* is called at the connection's end."""
 
     def __init__(self, *args: Any, config: uvicorn.Config, ended: Callable[[], object], **more: Any) -> None:
-        # Their number is bounded where they are accepted.
+        # most_waiting is None because connections are bounded on accept.
         super().__init__(
             *args,
             request_seconds=REQUEST_SECONDS,
@@ -70,18 +69,18 @@ class _Protocol(BoundedHttp):
 
 
 class BoundedServer(uvicorn.Server):
-    """Serves on the sockets that serve() is given, within *bounds*."""
+    """Serves on the sockets given to serve(), within *bounds*."""
 
     def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
         super().__init__(config)
         self._bounds = bounds
         self._held: dict[object, bytes] = {}
-        """Whose each connection is."""
+        """Each connection's client."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to who starts several servers."""
+        """Leave the signals to the caller, which starts several servers."""
         yield
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
@@ -104,7 +103,7 @@ class BoundedServer(uvicorn.Server):
         while True:
             try:
                 connection, peer = await asyncio.get_running_loop().sock_accept(listener)
-            except OSError:  # it is gone again, or there is no descriptor, no memory
+            except OSError:  # the client is gone again, or descriptors or memory ran out
                 await asyncio.sleep(_AGAIN)
                 continue
             client = client_of(ip_address(peer[0]).packed)
@@ -115,7 +114,7 @@ class BoundedServer(uvicorn.Server):
                 key = object()
                 self._held[key] = client
                 self._start(self._take(connection, partial(self._held.pop, key, None)))
-            # Where the next one waits already, sock_accept() leaves the loop no turn.
+            # If the next connection waits already, sock_accept() does not yield to the loop.
             await asyncio.sleep(0)
 
     async def _take(self, connection: socket.socket, ended: Callable[[], object]) -> None:
@@ -132,7 +131,7 @@ class BoundedServer(uvicorn.Server):
             await loop.connect_accepted_socket(
                 protocol, connection, ssl=config.ssl, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=seconds
             )
-        except OSError:  # no TLS, or none in time
+        except OSError:  # no TLS, or not in time
             ended()
         except BaseException:
             ended()

@@ -1,10 +1,10 @@
-"""The captive portal API, RFC 8908: nobody is captive here, and who asks learns what is left of their own volume.
+"""The captive portal API, RFC 8908: no client is captive, and each learns what is left of its own volume.
 
-The client is known by the address it asks from, or, behind a server that does HTTPS, by what that server says in
-X-Forwarded-For. ``bytes-remaining`` is the least that is left until the next step of any budget that counts what this
-address carries, whether or not it has a connection yet. It is left out where there is no such budget, and where the
-throttler does not run. Where too many ask at once, or the throttler does not answer in time, nobody can say, and who
-asks is told to come again: an answer without the volume would be taken for one of a client that has none.
+The client is the peer's address, or, behind a server that does HTTPS, the address in that server's X-Forwarded-For.
+``bytes-remaining`` is the least that is left until the next step of any budget that counts this address, connected or
+not. It is left out if there is no such budget, or if the throttler does not run. If too many ask at once, or the
+throttler does not answer in time, the client is told to retry: an answer without the volume would mean that it has
+none.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from mptcp_portal.settings import Captive, Network
 
 MEDIA_TYPE = "application/captive+json"
 _AGAIN = round(MOST_SYSTEMS * PAUSE_SECONDS)
-"""Seconds after which those have their answer who wait now. Who finds no place comes again within as many more: all at
-the same moment would be too many once more."""
+"""Seconds after which all that wait now have their answer. A client without a place retries within as many more, at
+random: all at the same moment would be too many again."""
 _CANNOT_SAY = {
     Throttler.BUSY: "too many ask at the moment",
     Throttler.SILENT: "the volume is not known at the moment",
 }
-"""What is said to who is to come again."""
+"""The errors for clients that must retry."""
 
 
 def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network]) -> Address | None:
-    """Return whom the request from *peer* is for; None where nobody can tell.
+    """Return the client of a request from *peer*; None if it is unknown.
 
-    *forwarded*: the values of X-Forwarded-For, of which only the last counts, and only from *behind*.
+    *forwarded*: the values of X-Forwarded-For. Only the last one counts, and only from *behind*.
     """
     try:
         address = plain(ip_address(peer))
@@ -54,7 +54,7 @@ def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network
 
 
 def _until_next_step(budget: Mapping[str, Any]) -> int:
-    """Return how many bytes are left until something changes; 0 where the last step holds."""
+    """Return the bytes until the next step; 0 after the last step."""
     coming = budget.get("next_step")
     return 0 if coming is None else max(0, int(coming) - int(budget["used"]))
 

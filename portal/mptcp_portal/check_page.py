@@ -1,4 +1,4 @@
-"""The check page: what a client sees of its own connection, through the proxy; nobody else's, whoever asks."""
+"""The check page: it shows a client its own connection through the proxy, and nobody else's."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mptcp_portal.pages import SecureHeaders, page, routed, static, statics
 from mptcp_portal.squid_socket import LINE, EarlierHeaderError, client_ends, endpoint, has_body, is_relayed
 
 FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
-"""Says of a connection, by our end and theirs, whether Squid opened it."""
+"""Tells whether Squid opened a connection, by our end and the other."""
 USE: Final = "/use/"
-"""Where the page for new clients is, below the check page."""
+"""The path of the page for new clients, below the check page."""
 _AGAIN: Final = "3"
-"""Seconds, after which the page asks again, too."""
+"""Seconds; the page's own interval, too."""
 _REFUSED = "This page is for clients of the proxy, through the proxy.\n"
 _NO_BODY = "A request for this page has no body.\n"
 _EARLIER = (
@@ -33,7 +33,7 @@ _EARLIER = (
 
 
 class ForSquidAlone:
-    """Refuses who is not Squid on this host, whatever the request says."""
+    """Refuses every request that does not come from Squid on this host."""
 
     def __init__(self, app: ASGIApp, from_squid: FromSquid) -> None:
         self._app = app
@@ -44,15 +44,13 @@ class ForSquidAlone:
         if not (scope["type"] == "http" and ours and theirs and self._from_squid(ours, theirs)):
             await PlainTextResponse(_REFUSED, 403)(scope, receive, send)
         elif has_body(scope["headers"]):
-            # Squid asks for several clients by one connection: no byte of a client's is to be left in it.
+            # Squid shares a connection among clients: no byte of one client may be left in it.
             await PlainTextResponse(_NO_BODY, 400, headers={"connection": "close"})(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
 
 class _EarlierSettings:
-    """Tells the operator of them, in the journal."""
-
     def __init__(self) -> None:
         self._is_said = False
 
@@ -65,10 +63,10 @@ class _EarlierSettings:
 def check_app(
     asker: Asker, from_squid: FromSquid, onboarding: ASGIApp | None, kernel_view: KernelQuestion = kernel_view
 ) -> ASGIApp:
-    """Return the application. *onboarding*: the page for new clients, which is served here too, for a link.
+    """Return the application. *onboarding*: the page for new clients, which is served here too.
 
-    Under this name, since it is a browser with the proxy that is here: to other addresses of this host the proxy lets
-    nobody go (own_addresses in squid.conf).
+    It is needed under this name, because the proxy lets clients connect to no other address of this host
+    (own_addresses in squid.conf).
     """
 
     new_connections = NewConnections(kernel_view)
@@ -102,7 +100,7 @@ def check_app(
             return JSONResponse({"error": _REFUSED.strip()}, 403)
         if found.is_whole:
             return JSONResponse(found.as_json(time.time()))
-        # What the kernel knows all the same.
+        # With what the kernel knows.
         return JSONResponse(found.as_json(time.time()), 503, headers={"retry-after": _AGAIN})
 
     routes: list[BaseRoute] = [
@@ -112,6 +110,6 @@ def check_app(
     ]
     if onboarding is not None:
         routes.append(Mount(USE, app=onboarding))
-        # As people type it. Whatever host the request names, it is led to no other.
+        # For people who type it without the slash. The redirect never uses the request's host.
         routes.append(Route(USE[:-1], lambda _: Response(status_code=308, headers={"location": USE})))
     return SecureHeaders(ForSquidAlone(routed(routes), from_squid))

@@ -1,10 +1,8 @@
-"""What the check page says of one connection: what the kernel has of it, and what the throttler does with it. Pure.
+"""The check page's report on one connection, from the kernel and the throttler. Pure.
 
-The kernel decides whether a connection is Multipath TCP: it knows at once, and when the connection has fallen back to
-plain TCP. The throttler, where it answers, knows the rest. Sizes in bytes, rates in bits/s, times in seconds since the
-epoch.
-
-``client`` answers of the throttler: docs/status.md.
+The kernel decides whether a connection is Multipath TCP: it knows at once, also when the connection has fallen back to
+plain TCP. The throttler, if it answers, knows the rest. Sizes in bytes, rates in bits/s, times in seconds since the
+epoch. The throttler's ``client`` answers: docs/status.md.
 """
 
 from __future__ import annotations
@@ -27,23 +25,23 @@ class Transport(StrEnum):
 
 
 class Throttler(StrEnum):
-    """What became of the question to the throttler."""
+    """The outcome of the question to the throttler."""
 
     ANSWERED = "answered"
     ABSENT = "absent"
     SILENT = "silent"
-    """It is there, and has not answered in time."""
+    """It runs, but did not answer in time."""
     BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelView:
-    """What the kernel has of the client's connection."""
+    """The client's connection in the kernel."""
 
     multipath: bool
     subflows: int = 0
     token: int | None = None
-    """Of the connection, at the proxy's end."""
+    """The connection's token at the proxy's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +51,12 @@ class Subflow:
     path: str | None
     address: str | None
     rate: int | None
-    """To which it is held, in bit/s; None where it is not, or where the rule closes it."""
+    """Cap in bit/s; None without one, or if the rule closes the path."""
     capped: bool
     rule: str | None
     bytes: int | None
     upload_rate: int | None = None
-    """To which what comes from the client is held, in bit/s."""
+    """The upload's cap, in bit/s."""
 
     @property
     def name(self) -> str:
@@ -67,40 +65,38 @@ class Subflow:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A volume that the client's traffic counts towards."""
+    """A volume that counts the client's traffic."""
 
     name: str
     used: int
     volume: int
     """Until the first step."""
     left: int
-    """Of the volume."""
     until: float | None
     shared: bool = False
-    """With other clients."""
     client: str | None = None
-    """The address of the client's that it is for, where each has its own."""
+    """The client's address that it is for, if each address has its own."""
     step: int | None = None
-    """After how many bytes the step begins that holds; None before the first."""
+    """Bytes at which the current step began; None before the first."""
     next_step: int | None = None
-    """After how many the next one begins; None where none comes."""
+    """Bytes at which the next step begins; None after the last."""
     title: str = ""
-    """The name, with what tells it from others of the same name."""
+    """The name, made unique among equal names."""
 
     @property
     def low(self) -> int:
-        """Of how little that is left the bar is that of an end near."""
+        """Below this the bar shows that the end is near."""
         return self.volume // 10
 
     @property
     def getting_low(self) -> int:
-        """Of how little it is no longer that of plenty."""
+        """Below this the bar no longer shows plenty."""
         return self.volume // 4
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the page says: a headline, what belongs to it line by line, and the same for programs."""
+    """The page's content: a headline, lines of detail, and the same for programs."""
 
     transport: Transport
     headline: str
@@ -109,15 +105,15 @@ class Report:
     subflows: tuple[Subflow, ...] = ()
     budgets: tuple[Budget, ...] = ()
     advice: Advice | None = None
-    """What to do next, where it is plain TCP."""
+    """What to do next, for plain TCP."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the throttler has its say in it. Where squid.conf keeps it from that, nothing is to be waited for."""
+        """Whether nothing is missing. With an earlier squid.conf, the throttler's part never comes."""
         return self.throttler is Throttler.ANSWERED or self is EARLIER_SETTINGS
 
     def share(self, subflow: Subflow) -> int:
-        """Return how much of what all paths have carried is that of *subflow*, in percent."""
+        """Return *subflow*'s share of the bytes of all paths, in percent."""
         total = sum(each.bytes or 0 for each in self.subflows)
         return round(100 * (subflow.bytes or 0) / total) if total else 0
 
@@ -150,7 +146,7 @@ class Report:
 
 _UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 YOUNG_SECONDS: Final = 10.0
-"""For which further paths of a connection may well be on their way."""
+"""How long more paths of a new connection are likely to join."""
 _NO_CAPS: Final = {
     Throttler.ABSENT: "The proxy's throttler does not run: names of paths, limits and volumes are not known.",
     Throttler.SILENT: "The proxy's throttler does not answer now: names of paths, limits and volumes are not known.",
@@ -166,14 +162,13 @@ def report(
     relayed: bool = False,
     user_agent: str = "",
 ) -> Report:
-    """Return what is to be said. *kernel*: None where it could not be asked; *answer*: the throttler's, if any.
+    """Return the report. *kernel*: None if it could not be asked; *answer*: the throttler's, if any.
 
-    *relayed*: the connection is that of another proxy, behind which the client is. *user_agent*: what the
-    program that asks calls itself.
+    *relayed*: the connection is another proxy's, and the client is behind that. *user_agent*: of the client.
     """
     known = answer if throttler is Throttler.ANSWERED and answer is not None else {}
     if kernel is not None and not kernel.multipath and kernel.token is None:
-        # The throttler knows nothing of plain TCP: what it knows by these ends is of an earlier connection.
+        # The throttler does not know plain TCP: its answer is about an earlier connection with these ends.
         known = {}
     found = _report(kernel, known, throttler)
     if found.transport is Transport.TCP:
@@ -219,7 +214,7 @@ EARLIER_SETTINGS: Final = Report(
     ),
     Throttler.ABSENT,
 )
-"""Where the connection is not known."""
+"""The report if the connection is not known."""
 _RELAYED: Final = (
     "Another proxy, a relay for instance, stands between your device and this one: all that is said here is of its "
     "connection, and it may be used by others, too."
@@ -235,14 +230,13 @@ _ONE_PATH: Final = (
 
 
 def _multipath(number: int, known: Mapping[str, Any]) -> str:
-    """Return the headline."""
     return f"Multipath TCP with {counted(number, 'subflow')}{' so far' if _is_young(number, known) else ''}"
 
 
 def _is_young(number: int, known: Mapping[str, Any]) -> bool:
-    if "since" not in known:  # nobody says how old it is: one path alone may be the first of several
+    if "since" not in known:  # age unknown: a single path may be the first of several
         return number == 1
-    # One that the throttler does not know yet has just begun.
+    # A connection that the throttler does not know yet has just begun.
     return known["since"] is None or known["time"] - known["since"] < YOUNG_SECONDS
 
 
@@ -263,7 +257,7 @@ def _caps(subflow: Subflow) -> list[str]:
 
 
 def _titled(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[Budget, ...]:
-    """Return *budgets*, those of one name told from each other by the path that each is for."""
+    """Return *budgets* with titles: equal names get the path that each is for."""
     names = [each.name for each in budgets]
     paths = {each.address: each.name for each in subflows}
     return tuple(
@@ -286,7 +280,6 @@ def _volume(budget: Budget, zone: str | None) -> str:
 
 
 def _steps(budget: Budget) -> str:
-    """Return which further step a budget that is used up has reached, and which comes next."""
     step, coming = budget.step, budget.next_step
     reached = "" if step is None or step <= budget.volume else f", and all until the step at {_amount(step, step)}"
     if coming is None:
@@ -300,7 +293,7 @@ def _unit(size: int) -> tuple[int, str]:
 
 
 def _number(size: int, factor: int) -> str:
-    """Return *size* in units of *factor*, to two digits behind the point; never more than there is."""
+    """Return *size* in units of *factor*, rounded down to two decimal places."""
     text = f"{size * 100 // factor / 100:.2f}"
     return text.rstrip("0").rstrip(".")
 
@@ -311,9 +304,9 @@ def _amount(size: int, scale: int) -> str:
 
 
 def _date(seconds: float, zone: str | None) -> str:
-    """Return ``1 December, 00:00 (Europe/Athens)``: by the clock of the policy, whose period ends then.
+    """Return ``1 December, 00:00 (Europe/Athens)``: by the policy's clock, on which the period ends.
 
-    A phone's clock may be another, and so may this host's, which is told by its offset where the policy's is not known.
+    A phone may have another time zone. If the policy's is not known, this host's is shown by its offset.
     """
     found = None if zone is None else _zone(zone)
     when = datetime.fromtimestamp(seconds, found).astimezone(found)
@@ -328,14 +321,14 @@ def _zone(name: str) -> ZoneInfo | None:
 
 
 def limit(subflow: Subflow) -> str:
-    """Return what *subflow* is held to, for a table."""
+    """Return *subflow*'s cap, for a table."""
     if not subflow.capped:
         return "none"
     return format_rate(subflow.rate) if subflow.rate else "held back"
 
 
 def details(subflow: Subflow) -> str:
-    """Return what *subflow* has carried and is held to, for beside its bar."""
+    """Return *subflow*'s bytes and cap, for beside its bar."""
     held = (
         f"limit {limit(subflow)}"
         if subflow.capped and subflow.rate

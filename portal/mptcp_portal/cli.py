@@ -24,7 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
     parser = argparse.ArgumentParser(
         prog="mptcp-portal", description="Pages for the proxy's clients: how they are connected, and how to use it."
     )
@@ -66,7 +65,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _warn(settings: Settings) -> None:
-    """Say which addresses this host does not have, or not yet."""
+    """Print which listening addresses this host does not have, or not yet."""
     parts = {"onboarding.listen": settings.onboarding, "captive_portal.listen": settings.captive}
     addresses = {key: part.listen.address for key, part in parts.items() if part is not None}
     for warning in not_there(settings.source, addresses):

@@ -1,6 +1,6 @@
-"""Questions to the kernel about sockets: sock_diag(7), as ss(8) asks. Needs no privilege.
+"""Socket queries to the kernel by sock_diag(7), like ss(8). Needs no privilege.
 
-Addresses are those of ``ipaddress``; an IPv4 address written as IPv6 (::ffff:a.b.c.d) comes back as IPv4.
+Addresses are those of ``ipaddress``; an IPv4 address mapped into IPv6 (::ffff:a.b.c.d) is returned as IPv4.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import Final, NamedTuple
 
 Address = IPv4Address | IPv6Address
 End = tuple[Address, int]
-"""Address and port."""
 
 
 class Ends(NamedTuple):
     """Both ends of a client's connection to the proxy.
 
-    The client's end alone does not say which connection it is: clients behind one NAT have the same one where they go
-    to different addresses or ports of the proxy.
+    Clients behind one NAT may share the client's end if they connect to different addresses or ports of the proxy.
     """
 
     client: End
@@ -38,7 +36,6 @@ _REQUEST, _DUMP = 1, 0x300
 _ALL_STATES: Final = 0xFFFFFFFF
 _ESTABLISHED: Final = 1 << 1
 _LISTEN: Final = 10
-"""TCP_LISTEN."""
 _INFO: Final = 2
 """INET_DIAG_INFO: the attribute, and the bit of idiag_ext from 1."""
 _REQ_PROTOCOL: Final = 3
@@ -66,30 +63,26 @@ _FALLEN_BACK: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class MptcpSocket:
-    """An MPTCP connection that this host has."""
+    """An MPTCP connection of this host."""
 
     subflows: int
     token: int
     fell_back: bool
     inode: int
-    """Of the socket that the program has."""
+    """Of the program's socket."""
 
 
 def tcp_owner(local: End, remote: End) -> int | None:
-    """Return the number of the user whose TCP socket is that of *local* connected to *remote*; None: there is none.
-
-    Raises OSError where the kernel cannot be asked.
-    """
+    """Return the user ID of the TCP socket from *local* to *remote*, None if there is none. Raises OSError."""
     for message in _with(local, remote, _ANY_INTERFACE):
         return int(struct.unpack_from("=I", message, _UID_AT)[0])
     return None
 
 
 def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
-    """Return the MPTCP connections whose first subflow has, or had, these *ends*. Raises OSError where it cannot be
-    asked.
+    """Return the MPTCP connections whose first subflow has, or had, these *ends*. Raises OSError.
 
-    A connection that fell back before its first data is in no list of the kernel's.
+    The kernel lists no connection that fell back before its first data.
     """
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -104,24 +97,23 @@ def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
 
 
 def tcp_inodes(ends: Ends) -> set[int]:
-    """Return the inodes of the TCP sockets with these *ends* that a program has. Raises OSError where it cannot be
-    asked.
+    """Return the inodes of programs' TCP sockets with these *ends*. Raises OSError.
 
-    A subflow's is that of its connection's MPTCP socket. Asked for one by one: with 10,000 connections a list takes the
-    kernel 15 ms.
+    A subflow has the inode of its connection's MPTCP socket. The query names the ends, because a list of 10,000
+    connections takes the kernel 15 ms.
     """
     interfaces = [_ANY_INTERFACE]
     if ends.client[0].is_link_local:
-        # Its socket is bound to one, and the kernel finds it by that alone.
+        # A link-local socket is bound to an interface, and only that finds it.
         interfaces += [index for index, _ in socket.if_nameindex()]
     messages = (message for each in interfaces for message in _with(ends.proxy, ends.client, each))
-    # Where there is none, the kernel gives the listener.
+    # Without a match, the kernel returns the listener.
     found = {_inode(each) for each in messages if each[_STATE_AT] != _LISTEN and _ends(each) == ends}
     return found - {0}
 
 
 def _with(local: End, remote: End, interface: int) -> Iterator[bytes]:
-    """Yield what the kernel says of the TCP socket with these ends, if there is one."""
+    """Yield the kernel's message about the TCP socket with these ends, if there is one."""
     family = socket.AF_INET if local[0].version == 4 else socket.AF_INET6
     question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
     question += _ID.pack(local[1], remote[1], local[0].packed, remote[0].packed)
@@ -150,7 +142,7 @@ def _plain(packed: bytes) -> Address:
 
 
 def plain(address: Address) -> Address:
-    """Return *address*, as IPv4 where it is one written as IPv6."""
+    """Return *address*, an IPv4-mapped one as IPv4."""
     return getattr(address, "ipv4_mapped", None) or address
 
 
@@ -180,8 +172,8 @@ def _ask(question: bytes, *, dump: bool) -> Iterator[bytes]:
                 body = data[at + _HEADER.size : at + length]
                 if kind in (_DONE, _ERROR):
                     number = -struct.unpack_from("=i", body)[0]
-                    # ENOENT: there is no such socket, or no such family. At a list's end the kernel has no diagnosis of
-                    # such sockets (CONFIG_INET_MPTCP_DIAG), and nobody knows what there is.
+                    # ENOENT: no such socket, or no such family. At the end of a list: the kernel cannot list such
+                    # sockets (no CONFIG_INET_MPTCP_DIAG), so nothing is known.
                     if number == 0 or (number == errno.ENOENT and kind == _ERROR):
                         return
                     raise OSError(number, "ask for sockets")

@@ -1,7 +1,7 @@
-"""The page for new clients, and the files that configure them. It knows the operator's settings and nothing else.
+"""The page for new clients, and the files that configure them. It knows only the operator's settings.
 
-Nothing in it comes from the request: not its Host header, not its address. Its links are relative: it is served below
-another path, too (``check_page``).
+It uses nothing of the request, such as its Host header or address. Its links are relative, because it is also served
+below another path (``check_page``).
 """
 
 from __future__ import annotations

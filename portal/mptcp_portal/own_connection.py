@@ -1,4 +1,4 @@
-"""The client's own connection in the kernel: is it Multipath TCP, and with how many subflows?"""
+"""The client's own connection in the kernel: whether it is Multipath TCP, and with how many subflows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from mptcp_portal.netlink import Ends, mptcp_connections, tcp_inodes
 
 KernelQuestion = Callable[[Ends], KernelView | None]
 LOOKS, INTERVAL = 11, 0.1
-"""How often at the most, and seconds between: a join takes a round trip and an acknowledgement, which may be late."""
+"""Most look-ups, and seconds between two: a join takes a round trip and an acknowledgement, which may be late."""
 MOST_WAITING = 8
-"""At a time. Others are told what there is at once: each look goes through the kernel's list of connections."""
+"""Most concurrent waits; beyond, the first look-up counts. Each one goes through the kernel's list of connections."""
 
 
 def kernel_view(ends: Ends) -> KernelView | None:
-    """Return what the kernel has of the connection with these *ends*; None where it cannot be asked.
+    """Return the kernel's view of the connection with these *ends*; None if it cannot be asked.
 
-    An MPTCP connection keeps the ends of its first subflow when that has gone, and they may be another client's by now:
-    its TCP socket has them, or its MPTCP connection has them, too. Then nobody knows which of both asks, and nothing is
-    said of either. The same holds of link-local clients in two networks.
+    An MPTCP connection keeps the ends of its first subflow after that has gone, and another client may have them by
+    now, for TCP or MPTCP. Then the asking client is ambiguous, and both get no details. The same holds for link-local
+    clients in two networks.
     """
     try:
         found = mptcp_connections(ends)
@@ -33,17 +33,14 @@ def kernel_view(ends: Ends) -> KernelView | None:
 
 
 class NewConnections:
-    """Looks at connections by which one request comes, and no second one that would find more subflows.
-
-    A relay's are such: docs/relay.md says why.
-    """
+    """Looks at connections with one request, like a relay's (docs/relay.md): no second one finds more subflows."""
 
     def __init__(self, look: KernelQuestion) -> None:
         self._look = look
         self._waiting = 0
 
     async def view(self, ends: Ends) -> KernelView | None:
-        """As :func:`kernel_view`; a second subflow is waited for."""
+        """Like :func:`kernel_view`, but wait for a second subflow."""
         found = self._look(ends)
         if self._waiting >= MOST_WAITING:
             return found

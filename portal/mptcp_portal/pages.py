@@ -1,5 +1,4 @@
-"""What all pages share: templates, the style sheet, headers that keep browsers from loading or keeping anything, and
-that a path is there or not."""
+"""Shared by all pages: templates, the style sheet, security headers, and routing."""
 
 from __future__ import annotations
 
@@ -17,19 +16,19 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECURITY: Final = {
-    # Nothing is loaded from elsewhere; no script and no style stands in a page itself.
+    # Load nothing from elsewhere, and no inline script or style.
     "content-security-policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    # No other site may use what is here, as an image or a script say.
+    # No other site may embed this, for example as an image or a script.
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
     "cache-control": "no-store",
 }
-"""Of every answer that does not say otherwise."""
+"""Defaults for every answer."""
 
 
 class SecureHeaders:
@@ -50,9 +49,9 @@ class SecureHeaders:
 
 
 def routed(routes: Sequence[BaseRoute]) -> Starlette:
-    """Return the application of *routes*: another path is not found."""
+    """Return the application of *routes*: other paths give 404."""
     app = Starlette(routes=routes)
-    # Starlette would lead from /x/ to /x, on the host that the request names.
+    # Starlette would redirect from /x/ to /x, on the host that the request names.
     app.router.redirect_slashes = False
     return app
 
@@ -74,7 +73,7 @@ def page(template: str, **values: Any) -> HTMLResponse:
 
 
 def static(name: str, media_type: str) -> Route:
-    """Return the route of a file that comes with the program."""
+    """Return the route of a packaged file."""
     content = files("mptcp_portal").joinpath("static", name).read_bytes()
 
     async def answer(_: Request) -> Response:
@@ -84,5 +83,5 @@ def static(name: str, media_type: str) -> Route:
 
 
 def statics(*more: Route) -> list[Route]:
-    """Return the routes of what every page uses, and *more*."""
+    """Return the routes of every page's files, and *more*."""
     return [static("portal.css", "text/css"), static("icon.svg", "image/svg+xml"), *more]

@@ -1,8 +1,7 @@
 """The configuration profile for iOS and iPadOS: a proxy for one Wi-Fi network, and for the mobile network. Pure.
 
-Keys by Apple's "Device Management" reference: com.apple.wifi.managed and com.apple.cellular. Who installs a newer
-profile of the same PayloadIdentifier replaces the older one; identifiers and UUIDs are therefore made from what the
-profile is for, and stay the same.
+Keys by Apple's "Device Management" reference: com.apple.wifi.managed and com.apple.cellular. A profile replaces an
+installed one with the same PayloadIdentifier, so identifiers and UUIDs are derived from the profile's purpose.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ IDENTIFIER = "internal.mptcp.portal"
 
 
 def has_profile(onboarding: Onboarding) -> bool:
-    """Return whether there is anything to put into a profile."""
+    """Tell whether a profile would have any content."""
     return onboarding.wifi is not None or onboarding.apn is not None
 
 
@@ -49,8 +48,8 @@ def _payload(kind: str, part: str, onboarding: Onboarding) -> dict[str, Any]:
 
 
 def _wifi(onboarding: Onboarding) -> dict[str, Any]:
-    # Manual, not a PAC: while it cannot be fetched, iOS would go without the proxy and without a word.
-    # No password: the page is open to all of the network, and a phone asks for it.
+    # Manual, not a PAC: if iOS cannot fetch that, it silently bypasses the proxy.
+    # No password: the whole network can read the page. The phone asks for it.
     return {
         "SSID_STR": onboarding.wifi,
         "AutoJoin": True,

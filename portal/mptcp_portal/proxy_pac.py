@@ -1,9 +1,9 @@
-"""proxy.pac and wpad.dat: which addresses a browser asks the proxy for. Pure.
+"""proxy.pac and wpad.dat: for which addresses a browser uses the proxy. Pure.
 
-The format is Netscape's (FindProxyForURL). The script uses none of its functions that resolve names: they would hold
-the browser up, and tell a name server of every page. What is local goes directly: names without a dot, names that
-public name servers do not know, and private addresses (RFC 1918, RFC 3927, RFC 4193, RFC 4291, RFC 6598). The check
-page goes to the proxy and nowhere else: it exists there alone.
+The format is Netscape's (FindProxyForURL). The script uses no function that resolves names: those delay the browser,
+and reveal every page to a name server. Local addresses go directly: names without a dot, names that public name servers
+do not know, and private addresses (RFC 1918, RFC 3927, RFC 4193, RFC 4291, RFC 6598). The check page always goes to the
+proxy, because it exists only there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from mptcp_portal.settings import CHECK_NAME, Onboarding
 
 LOCAL_DOMAINS = ("localhost", "local", "internal", "home.arpa", "lan", "test")
-"""RFC 6761 (localhost, test), RFC 6762 (local), ICANN's .internal, RFC 8375 (home.arpa); "lan" many routers use."""
+"""RFC 6761 (localhost, test), RFC 6762 (local), ICANN's .internal, RFC 8375 (home.arpa); many routers use "lan"."""
 LOCAL_NETWORKS = tuple(
     ip_network(each)
     for each in (

@@ -8,7 +8,7 @@ import segno
 
 
 def qr_svg(address: str) -> bytes:
-    """Return *address* as a picture: black on white in any colour scheme, or scanners would not find it."""
+    """Return *address* as a picture: black on white in any colour scheme, because scanners need that."""
     out = io.BytesIO()
     segno.make(address, error="m", micro=False).save(
         out, kind="svg", scale=4, border=4, dark="#000", light="#fff", nl=False

@@ -1,4 +1,4 @@
-"""One process, one event loop, and a server for each address: uvicorn, without anything that it does not need."""
+"""One process with one event loop and a server for each address: uvicorn, reduced to what is needed."""
 
 from __future__ import annotations
 
@@ -30,28 +30,25 @@ from mptcp_portal.squid_socket import is_squid
 from mptcp_portal.squid_told import tell_squid
 
 _OF_A_PROXY = Bounds(of_one=MOST_CONNECTIONS, keep_alive=75)
-"""Of a server that another server asks for all its clients. Longer than Squid keeps an idle connection to its peer
-(server_idle_pconn_timeout), or a request might meet its end."""
+"""For a server that another server asks for all its clients. The idle time is longer than Squid's
+(server_idle_pconn_timeout), so that no request meets a closing connection."""
 _STOP_SECONDS = 2
 _BACKLOG = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What one server serves."""
+    """One server's service."""
 
     end: End
     app: ASGIApp
     bounds: Bounds
     certificate: tuple[str, str] | None = None
-    """And its key."""
+    """With its key."""
 
 
 def services(settings: Settings, asker: Asker) -> dict[str, Service]:
-    """Return what is served, by the names that people are told. *asker* asks the throttler.
-
-    Raises DocumentError where this host is not as *settings* say.
-    """
+    """Return the services by name. Raises DocumentError if *settings* do not fit the host."""
     try:
         uid = pwd.getpwnam(settings.squid_user).pw_uid
     except KeyError:
@@ -80,7 +77,7 @@ def _try_certificate(settings: Settings, certificate: str, key: str) -> None:
 
 
 def _listener(end: End) -> socket.socket:
-    """Return a listening socket, on an address that may come later. Raises OSError."""
+    """Return a listening socket; its address may come up later. Raises OSError."""
     try:
         return listening(end.address, end.port, _BACKLOG)
     except OSError as error:
@@ -95,25 +92,25 @@ def _server(service: Service) -> uvicorn.Server:
         ws="none",
         lifespan="off",
         loop="asyncio",
-        # Who asks is whom the connection comes from, not whom a header names.
+        # The client is the connection's peer, not one named by a header.
         proxy_headers=False,
         server_header=False,
         access_log=False,
         log_config=None,
-        # Warnings are of what clients send: who likes would fill the journal.
+        # Warnings are about what clients send: anyone could fill the journal.
         log_level="error",
         timeout_keep_alive=service.bounds.keep_alive,
         timeout_graceful_shutdown=_STOP_SECONDS,
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    # Its context is there from now on.
+    # This creates the TLS context.
     config.load()
     return BoundedServer(config, service.bounds)
 
 
 def _renewals(found: dict[str, Service], servers: dict[str, uvicorn.Server]) -> Iterator[Renewal]:
-    """Give each server that has a certificate the newest one for its connections; yield who looks for it."""
+    """Set up renewal of each server's certificate; yield the renewals."""
     for name, service in found.items():
         config = servers[name].config
         if service.certificate is not None and config.ssl is not None:
@@ -123,7 +120,7 @@ def _renewals(found: dict[str, Service], servers: dict[str, uvicorn.Server]) -> 
 
 
 async def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises DocumentError or OSError where that cannot be."""
+    """Serve until SIGTERM or SIGINT. Raises DocumentError or OSError."""
     asker = Asker(settings.status_socket, start=START_SECONDS)
     found = services(settings, asker)
     listeners = {name: _listener(service.end) for name, service in found.items()}
@@ -131,7 +128,7 @@ async def serve(settings: Settings) -> None:
     renewals = list(_renewals(found, servers))
 
     def stop() -> None:
-        # Who waits would be cut off after _STOP_SECONDS, with a traceback for each.
+        # Otherwise waiting requests would be cut off after _STOP_SECONDS, each with a traceback.
         asker.close()
         for server in servers.values():
             server.should_exit = True
@@ -139,7 +136,7 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    # Connections wait in the listeners from now on. What fails in the group is no single error.
+    # The listeners queue connections from now on. The call is outside the group, which would wrap its error.
     await tell_squid(settings.squid_port, settings.check)
     said = ", ".join(f"{name} on {service.end}" for name, service in found.items())
     print(f"mptcp-portal: {said}", flush=True)
@@ -153,7 +150,7 @@ async def serve(settings: Settings) -> None:
 
 
 async def _live() -> None:
-    """Tell systemd that the loop turns."""
+    """Report to systemd that the loop is alive."""
     seconds = watchdog_seconds(os.environ)
     while seconds is not None:
         with suppress(OSError):

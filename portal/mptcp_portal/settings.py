@@ -1,7 +1,4 @@
-"""The settings file, portal.yaml: where the portal listens, and what clients are told.
-
-Read by the same machinery as the throttler's files: every mistake at once, each with its line. Text comes in.
-"""
+"""The settings file, portal.yaml: where the portal listens, and what it tells clients. Pure: it takes text."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from mptcp_common.yaml_document import parse_document, text_of
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-portal/portal.yaml")
 CHECK_NAME: Final = "check.mptcp.internal"
-"""The reserved name of the check page. ICANN has reserved .internal for private use (resolution of 29 July 2024): no
-name server of the public answers for it, no certificate and no HSTS list names it, and nobody can register it."""
+"""The reserved name of the check page. ICANN reserved .internal for private use (resolution of 29 July 2024): public
+name servers do not resolve it, no certificate and no HSTS list names it, and nobody can register it."""
 
 Network = IPv4Network | IPv6Network
 _HOST_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -49,18 +46,18 @@ class End:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
     def takes(self, other: End) -> bool:
-        """Return whether who listens here leaves nobody *other*: one of them may be every address of the host."""
+        """Tell whether listening here conflicts with *other*: either may be every address of the host."""
         ours, theirs = ip_address(self.address), ip_address(other.address)
         if self.port != other.port:
             return False
-        # [::] is every address of IPv4, too; 0.0.0.0 none of IPv6.
+        # [::] includes every address of IPv4; 0.0.0.0 includes none of IPv6.
         if any(each.version == 6 and each.is_unspecified for each in (ours, theirs)):
             return True
         return ours.version == theirs.version and (ours == theirs or ours.is_unspecified or theirs.is_unspecified)
 
 
 def _is_enough(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether *address* alone says where a host is: a link-local one of IPv6 needs an interface as well."""
+    """Tell whether *address* is sufficient to reach a host: a link-local IPv6 one also needs an interface."""
     return not (address.is_multicast or (address.version == 6 and address.is_link_local))
 
 
@@ -85,15 +82,15 @@ def _loopback(value: object) -> End:
 
 
 def _host(value: object) -> str:
-    # No zone (fe80::1%eth0): it means something on this host alone, and anything may stand in it.
+    # No zone (fe80::1%eth0): it has a meaning only on this host, and any text may stand in it.
     if isinstance(value, str) and "%" not in value:
         try:
-            # 0.0.0.0, :: and loopback: each client would take them for itself.
+            # Clients would take 0.0.0.0, :: and loopback for themselves.
             address = ip_address(value)
             if not (address.is_unspecified or address.is_loopback or address == _BROADCAST) and _is_enough(address):
                 return str(address)
         except ValueError:
-            # What ends in a number is an IPv4 address to browsers, or nothing (WHATWG URL).
+            # Browsers take a name whose last label is a number for an IPv4 address, or reject it (WHATWG URL).
             last = value.rpartition(".")[2].lower()
             if len(value) <= 253 and _HOST.fullmatch(value) and not (last.isdigit() or last == "localhost"):
                 return value.lower()
@@ -104,7 +101,7 @@ def _host(value: object) -> str:
 
 
 def _direct(value: object) -> Network | str:
-    """Return a network, or a domain: ``example.net`` is it and everything below it."""
+    """Return a network, or a domain: ``example.net`` includes everything below it."""
     if isinstance(value, str) and "%" not in value:
         try:
             return ip_network(value)
@@ -122,7 +119,7 @@ def _https(value: object) -> str:
 
 
 def _url(value: object) -> str:
-    """Return the address of the page, to which names of files are added, and which stands in lines for a shell."""
+    """Return the page's address. File names are appended to it, and shell commands on the page contain it."""
     found = _PAGE.fullmatch(value) if isinstance(value, str) and len(value) <= 200 else None
     try:
         if found is not None and 0 < int(found["port"] or 80) < 65536:
@@ -278,7 +275,7 @@ class Onboarding:
     name: str
     listen: End
     url: str
-    """Of the page, with a slash at its end. Never taken from what a client sends."""
+    """The page's address, with a slash at its end. Never taken from a request."""
     direct_fallback: bool
     direct: tuple[Network | str, ...]
     wifi: str | None
@@ -293,7 +290,7 @@ class Onboarding:
 
 @dataclass(frozen=True, slots=True)
 class Captive:
-    """The captive portal API, checked. Either it has both files, or it stands behind somebody."""
+    """The captive portal API, checked. It has both files, or is behind a web server."""
 
     listen: End
     certificate: str | None
@@ -310,7 +307,7 @@ class Settings:
     check: End
     squid_user: str
     squid_port: int
-    """Of this host, on which Squid listens."""
+    """Squid's port on this host."""
     onboarding: Onboarding | None
     captive: Captive | None
     source: str
@@ -319,7 +316,7 @@ class Settings:
 def load_settings(text: str, source: str) -> Settings:
     """Return the settings in *text*; raise DocumentError with all that is wrong. *source* names the file to people."""
     if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
-        text = "{}"  # everything commented out: what holds unless something else is said
+        text = "{}"  # everything commented out: use the defaults
     document = parse_document(text, source)
     section, problems = validate(PortalSection, document)
     if section is None or problems:
@@ -371,7 +368,7 @@ def load_settings(text: str, source: str) -> Settings:
 
 
 def _end_of(host: str, port: int) -> End | None:
-    """Return the end at which the proxy listens; None where it is told by a name."""
+    """Return the proxy's listening end; None if it is given by a name."""
     try:
         return End(str(ip_address(host)), port)
     except ValueError:

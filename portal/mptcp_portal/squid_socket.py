@@ -1,8 +1,8 @@
-"""Who asks for the check page: Squid, and whom for?
+"""Identifies requests for the check page: whether they come from Squid, and for which client.
 
-The portal's port is open to all programs of this host, which could write any header. Squid's requests are known by
-the socket they come from: the kernel says to which user it belongs (as identd(8) would). What Squid says of its
-client in HEADER no client can write: conf/squid.conf takes out what came in, and adds its own.
+Every program of this host can connect to the portal's port and write any header. The kernel tells which user owns the
+other socket (as identd(8) would). Clients cannot forge Squid's HEADER: conf/squid.conf removes it from requests, and
+adds its own.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from ipaddress import ip_address
 from mptcp_portal.netlink import End, Ends, plain, tcp_owner
 
 HEADER = b"mptcp-client"
-"""``ADDRESS PORT`` of the client's end, then of the proxy's, in lower case as ASGI has names."""
+"""``ADDRESS PORT`` of the client's end, then of the proxy's; in lower case like ASGI's names."""
 LINE = 'request_header_add MPTCP-Client "%>a %>p %>la %>lp" check_page'
-"""By which squid.conf adds it."""
+"""The line of squid.conf that adds it."""
 
 
 class EarlierHeaderError(Exception):
-    """Squid names the client's end alone, as squid.conf had it at first: that does not say whose connection it is."""
+    """Squid names only the client's end, as early versions of squid.conf had it: the connection stays unknown."""
 
 
 def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
-    """Return whether the connection from *theirs* to *ours*, both on this host, belongs to user *uid*."""
+    """Tell whether the connection from *theirs* to *ours*, both on this host, belongs to user *uid*."""
     try:
         local, remote = ((ip_address(address), port) for address, port in (theirs, ours))
         return tcp_owner(local, remote) == uid
@@ -31,10 +31,7 @@ def is_squid(uid: int, ours: tuple[str, int], theirs: tuple[str, int]) -> bool:
 
 
 def client_ends(headers: list[tuple[bytes, bytes]]) -> Ends | None:
-    """Return both ends of the client's connection from the headers of a request; None where they are not there, once.
-
-    Raises EarlierHeaderError.
-    """
+    """Return both ends of the client's connection; None unless HEADER is there once. Raises EarlierHeaderError."""
     values = [value for name, value in headers if name == HEADER]
     if len(values) != 1:
         return None
@@ -57,20 +54,17 @@ def _end(address: str, port: str) -> End:
 
 
 def is_relayed(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Return whether the request came through a proxy before ours: Via names each (RFC 9110, 7.6.3).
-
-    A client may claim that there was one. Then its own page says so, and nobody else's.
-    """
+    """Tell whether a proxy came before ours: Via names each (RFC 9110, 7.6.3). A client can forge only its own."""
     named = b",".join(value for name, value in headers if name == b"via")
     return sum(bool(each.strip()) for each in named.split(b",")) > 1
 
 
 def has_body(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Return whether something belongs to the request beside its headers."""
+    """Tell whether the request has a body."""
     return any(name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers)
 
 
 def endpoint(end: End) -> str:
-    """Return *end* as the throttler takes it."""
+    """Return *end* in the throttler's format."""
     address, port = end
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

@@ -1,8 +1,8 @@
-"""Has Squid find the portal as soon as that is there, rather than by a client's request, which would get 503.
+"""Makes Squid notice that the portal is up before a client's request gets 503.
 
-A Squid that found nobody there takes the portal for dead. It tries it anew, at most once a second, whenever something
-looks whether it is up (neighborUp and peerProbeConnect in src/neighbors.cc): a client's request, which has failed by
-the time that the trial has succeeded, or its cache manager's page of parents, for which each of its workers looks.
+A Squid that could not connect considers the portal dead. It probes again, at most once a second, whenever something
+checks whether it is up (neighborUp and peerProbeConnect in src/neighbors.cc): a client's request, which fails before
+the probe succeeds, or the cache manager's page of parents, for which each worker checks.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from mptcp_portal.settings import End
 
 _PAGE: Final = "/squid-internal-mgr/server_list"
 _SECONDS: Final = 3.0
-"""For which Squid is asked at the most: it tries once a second."""
+"""Limit for all questions; Squid probes once a second."""
 _AGAIN_SECONDS: Final = 0.3
 _TIMES: Final = 10
 _MOST_BYTES: Final = 1 << 20
 
 
 async def tell_squid(port: int, portal: End, seconds: float = _SECONDS) -> None:
-    """Ask the Squid that listens on *port* of this host for its parents until *portal* is up for all its workers.
+    """Ask the Squid on *port* of this host for its parents until *portal* is up for all its workers.
 
-    Where it does not answer, or does not tell, nothing is lost: clients' requests have it look, too.
+    A failure does no harm: clients' requests make Squid probe, too.
     """
     with suppress(OSError, TimeoutError, asyncio.LimitOverrunError):
         async with asyncio.timeout(seconds):
@@ -48,7 +48,7 @@ async def _parents(port: int) -> str:
 
 
 def is_dead(parents: str, portal: End) -> bool:
-    """Return whether *parents*, Squid's page, has *portal* as one that is not up for some worker."""
+    """Tell whether *parents*, Squid's page, lists *portal* as not up for some worker."""
     address = re.escape(f"{portal.address}/{portal.port}/")
     found = re.findall(rf"^Host +: {address}.*?^Status +: (\w+)", parents, re.MULTILINE | re.DOTALL)
     return any(status != "Up" for status in found)

@@ -1,4 +1,4 @@
-"""The daemon of one host: it keeps the programs told of each tunnel's paths, and talks to the other ends.
+"""The daemon of one host: it tells the kernel programs about each tunnel's paths, and talks to the other ends.
 
 messages ──▶ sessions ──▶ maps of the programs
    ▲            │
@@ -39,32 +39,29 @@ log = logging.getLogger(__name__)
 
 _NEVER: Final = 1 << 63
 _TURN: Final = 25_000_000
-"""Nanoseconds between two looks at what is due of a relay."""
+"""Nanoseconds between two checks of a relay's tunnels for due work."""
 _TELL: Final = 2_000_000_000
-"""The programs are told so often, changed or not: they fall back to every path after five of silence."""
+"""Nanoseconds between two updates of the programs, which use every path after five seconds without one."""
 _UPLINKS: Final = 1_000_000_000
-"""Between two looks at uplinks, their addresses and gateways."""
+"""Nanoseconds between two checks of the uplinks, their addresses and gateways."""
 _TENTHS: Final = 10
-"""Of a proxy's tunnels, one of which is looked at each second: a thousand questions at once take too long."""
+"""A proxy checks a tenth of its tunnels each second: a thousand route queries at once take too long."""
 _MEND: Final = 10_000_000_000
-"""Between two looks at what others may have removed."""
+"""Nanoseconds between two checks for what other programs may have removed."""
 _PAUSE: Final = 0.004
-"""Seconds that a proxy's host lets messages come before it looks at them: many at once take half the time of each by
-itself. When each came, the kernel tells."""
+"""Seconds for which a proxy lets messages accumulate: a message read in a batch takes half the time of a single one.
+The kernel's stamp tells when each came."""
 _STALE: Final = 200_000_000
-"""A message that waited so long, nanoseconds, tells nothing of now: without work for those, a backlog is soon over."""
+"""Nanoseconds. A message that waited longer says nothing about now; skipping it ends a backlog soon."""
 _BATCH: Final = 64
-"""Messages that are read of an interface before anything else is done."""
 _LEAST_CHANGE: Final = 0.02
-"""Of a rate that the programs are told of at once."""
+"""Relative change of a rate that the programs are told at once."""
 _DELAY: Final = 1_000_000
-"""The same of a delay, nanoseconds."""
+"""The same for a delay, nanoseconds."""
 _QUEUE: Final = 5_000_000
 
 
 class _Running:
-    """One tunnel that runs here."""
-
     def __init__(self, number: int, tunnel: Tunnel) -> None:
         self.number, self.tunnel, self.key = number, tunnel, Key(read_key(tunnel.key))
         self.is_relay = tunnel.peer is not None
@@ -72,43 +69,40 @@ class _Running:
         count = len(tunnel.paths) if self.is_relay else MOST_PATHS
         self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
         self.begun: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
-        """Since when a path has these ends, nanoseconds since the epoch: no two have the same. And what was counted
-        before."""
+        """For each path: since when it has these ends (nanoseconds since the epoch, unique), and its counters then."""
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
         """What the programs were told last."""
         self.leasts: list[int | None] = [None] * count
-        """Each path's least delay then, by clocks that differ."""
+        """Each path's least delay at that time, by clocks that differ."""
         self.lives = [False] * count
-        """Of which paths something was heard lately, as was said last. A path may be used though it is silent."""
+        """Which paths were alive, as logged last. A silent path may still be used."""
         self.told = 0
         self.troubles: dict[int, str] = {}
-        """Of paths, by index: why one is not there."""
         self.patience = 0
         """What the resequencer was told last, nanoseconds."""
         self.mtu: int | None = None
-        """What the narrowest path takes, as was said last."""
+        """Largest packet of the narrowest path, as logged last."""
         self.due = self.queued = _NEVER
-        """When to look at it again, and when that is among what is to be looked at."""
+        """When to check this tunnel again, and when the heap has it."""
 
 
 class Daemon:
-    """One host's."""
+    """The daemon of one host."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises OSError and ValueError for a key that cannot be read."""
+        """Raises OSError and ValueError if a key cannot be read."""
         self._settings = settings
         self._running = [_Running(number, each) for number, each in enumerate(settings.tunnels)]
         self._relays = [each for each in self._running if each.is_relay]
         self._by_identifier = {each.key.identifier: each for each in self._running}
         self._changed: dict[_Running, None] = {}
-        """A proxy's, of which something came that the programs are to be told of."""
+        """A proxy's tunnels with news for the programs."""
         self._more = False
-        """More waits than was read."""
         self._led = set[int]()
         """IP versions by which relays came."""
         self._looks: list[tuple[int, int]] = []
-        """A heap of when to look at which tunnel of a proxy, though nothing comes."""
+        """A heap of when to check which of a proxy's tunnels if no message comes."""
         self._network = Network()
         self._selector = selectors.DefaultSelector()
         self._programs: Programs
@@ -118,7 +112,7 @@ class Daemon:
         self._answering: StatusSocket
         self._is_watched = watchdog_seconds(os.environ) is not None
         self._classes: dict[int, tuple[int, int]] = {}
-        """HTB class of a path, and the most that it lets through, bits/s, 0 for no bound: as the throttler says."""
+        """By the path's ID: its HTB class and rate cap, bits/s, 0 for none, as the throttler says."""
         self._device = self._tenth = 0
         self._begun = 0
         self.refused = 0
@@ -126,7 +120,7 @@ class Daemon:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Have device, programs and sockets. Raises KernelError; whatever happens, nothing stays."""
+        """Create device, programs and sockets, and remove them in the end, whatever happens. Raises KernelError."""
         settings = self._settings
         with ExitStack() as scope:
             scope.callback(self._network.close)
@@ -150,7 +144,7 @@ class Daemon:
             yield
 
     def run(self, stop: socket.socket) -> None:
-        """Probe, and keep the programs told, until something can be read from *stop*. Raises KernelError."""
+        """Probe, and keep the programs up to date, until *stop* can be read. Raises KernelError."""
         self._selector.register(stop, selectors.EVENT_READ)
         turn = looked = mended = time.monotonic_ns()
         self._look_at_uplinks()
@@ -185,7 +179,7 @@ class Daemon:
             self._more = False
 
     def _mend(self) -> None:
-        """Put back what others have removed. Raises KernelError where that cannot be done: a start makes all anew."""
+        """Restore what others removed. Raises KernelError if that fails: a restart makes everything anew."""
         self._network.mend(self._device)
         self._programs.mend()
         if self._resequencer.mend():
@@ -194,7 +188,6 @@ class Daemon:
                 self._changed[running] = None
 
     def _look_at_uplinks(self) -> None:
-        """Follow the uplinks: which are there, and of a relay's their addresses and gateways."""
         changed = self._uplinks.follow()
         addresses = self._routes.addresses() if self._relays else {}
         for running in self._running:
@@ -208,7 +201,7 @@ class Daemon:
                         running.session.paths[index].remote = None  # until it is proven anew
 
     def _look(self, now: int) -> None:
-        """Follow a proxy's tunnels of which something came that changes them, or of which it is time."""
+        """Update a proxy's tunnels that messages changed, and those that are due."""
         changed, self._changed = self._changed, {}
         while self._looks and self._looks[0][0] <= now:
             at, number = heappop(self._looks)
@@ -227,7 +220,6 @@ class Daemon:
                 self._look_again(each, min(_NEVER if silence is None else silence, each.told + _TELL + 1))
 
     def _follow_gateways(self) -> None:
-        """Ask by which gateways the paths of a tenth of a proxy's tunnels leave now."""
         self._tenth = (self._tenth + 1) % _TENTHS
         for running in self._running[self._tenth :: _TENTHS]:
             for index, state in enumerate(running.states):
@@ -248,10 +240,7 @@ class Daemon:
             heappush(self._looks, (at, running.number))
 
     def _take(self, request: dict[str, Any]) -> None:
-        """Take what the throttler wants: ``{"classes": {ID: [CLASS, RATE]}}``, of all paths that are to have a class.
-
-        Raises ValueError.
-        """
+        """Apply the throttler's ``{"classes": {ID: [CLASS, RATE]}}``, of all paths with a class. Raises ValueError."""
         classes = {int(number): (int(each[0]), int(each[1])) for number, each in request.get("classes", {}).items()}
         if any(not 0 < class_id < 1 << 32 or rate < 0 for class_id, rate in classes.values()):
             raise ValueError("a class is a handle of 32 bits, and a rate is not negative")
@@ -260,17 +249,17 @@ class Daemon:
             self._changed.update((each, None) for each in self._running if not each.is_relay)
 
     def status(self) -> dict[str, Any]:
-        """Return what there is, for people and programs."""
+        """Return the status, for people and programs."""
         now = time.monotonic_ns()
         for each in self._running:
             if not each.is_relay:
-                self._count(each, now)  # of a relay it is done each turn
+                self._count(each, now)  # a relay's are counted each turn
         return {"refused": self.refused, "tunnels": [self._shown(each, now) for each in self._running]}
 
     def _find(
         self, running: _Running, index: int, interface: str, peer: End, addresses: Mapping[int, Sequence[Address]]
     ) -> None:
-        """Find out by what a relay's path leaves now."""
+        """Find by which gateway and from which address a relay's path leaves now."""
         before, name = running.states[index], f"tunnel {running.tunnel.name}: path {self._name(running, index)}"
         try:
             next_hop, source = self._routes.way(peer.address, interface, addresses)
@@ -288,7 +277,7 @@ class Daemon:
             self._move(running, index, after)
 
     def _move(self, running: _Running, index: int, state: PathState | None) -> None:
-        """A path is as *state* says from now; None: there is none."""
+        """Set a path's state; None: the path is gone."""
         before = running.states[index]
         if before is not None and (state is None or before.outside != state.outside):
             self._programs.forget_outside(before.outside, (running.number, index))
@@ -356,7 +345,7 @@ class Daemon:
                 self._changed[running] = None
 
     def _has_changed(self, running: _Running, index: int, now: int) -> bool:
-        """Tell whether the path of a message that just came is another than the programs were told."""
+        """Tell whether a message just changed its path from what the programs were told."""
         state, estimator = running.states[index], running.session.paths[index].estimator
         if state is None:
             return False
@@ -374,7 +363,7 @@ class Daemon:
         )
 
     def _learn(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
-        """A relay's path has this address from now."""
+        """Take a new address of a relay's path."""
         name = f"tunnel {running.tunnel.name}: path {index}"
         version = ends.local.address.version
         try:
@@ -392,7 +381,7 @@ class Daemon:
             running.session.paths[index].remote = None  # the next probe tries again
 
     def _begin_proxy(self, running: _Running, version: int) -> None:
-        """Have the tunnel program's packets led here; the paths of a tunnel have one IP version, that of the newest."""
+        """Route the tunnel program's packets here. All paths of a tunnel have the IP version of the newest one."""
         port = running.tunnel.port
         inside = Ends(near_end(port, version), far_end(running.number, port, version))
         if version not in self._led:
@@ -406,10 +395,10 @@ class Daemon:
                     self._move(running, index, None)
                     path.remote = None
         running.inside = inside
-        running.patience = 0  # the resequencer knows nothing of these ends
+        running.patience = 0  # the resequencer does not know these ends
 
     def _follow(self, running: _Running, now: int) -> None:
-        """Tell the programs what has changed of a tunnel."""
+        """Tell the programs what changed in a tunnel."""
         session, inside = running.session, running.inside
         if inside is None:
             return
@@ -440,14 +429,14 @@ class Daemon:
                 except KernelError as error:
                     log.warning("%s; packets pass as they come", error)
             split = running.tunnel.split
-            # While a rate is being found, a queue that seems long may be none.
+            # Until the rate is found, a queue that seems long may not exist.
             known = all(path.estimator.full for path, lives in zip(session.paths, alive, strict=True) if lives)
             bounded = known and split.queue and split.mode is not Mode.WEIGHTS
             queue = split.queue + max(session.delays(now)) if bounded else 0
             self._programs.set_tunnel(running.number, inside, after, split, queue)
 
     def _cap(self, running: _Running, index: int) -> tuple[int, int]:
-        """Return class and bound of a path's packets."""
+        """Return the class and the rate cap of a path's packets."""
         return self._classes.get(running.begun[index][0], (0, 0))
 
     def _capped(self, running: _Running, index: int, path: PathState) -> PathState:
@@ -518,13 +507,13 @@ def _differ(before: PathState | None, after: PathState | None) -> bool:
 
 
 def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT. Raises KernelError, and OSError and ValueError for a key that cannot be read."""
+    """Run until SIGTERM or SIGINT. Raises KernelError, and OSError and ValueError if a key cannot be read."""
     daemon = Daemon(settings)
     woken, wakes = socket.socketpair()
     with woken, wakes, alone(), daemon.opened():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: wakes.send(b"."))
         gc.collect()
-        gc.freeze()  # what a thousand tunnels are need not be looked through again
+        gc.freeze()  # the collector need not scan a thousand tunnels again
         notify(READY)
         daemon.run(woken)

@@ -1,4 +1,4 @@
-"""``mptcp-tunnel doctor``: what stands between this host and a working tunnel. Nothing is changed."""
+"""``mptcp-tunnel doctor``: what keeps this host from a working tunnel. It changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DAEMON = "the daemon"
 
 
 def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Yield all findings. *status*: of the daemon; None where none answers."""
+    """Yield all findings. *status*: the daemon's; None if it does not answer."""
     lacking = missing()
     for need, reason in lacking.items():
         yield fail("kernel", f"{need.what}: {reason}", need.why, need.remedy)
@@ -54,7 +54,6 @@ def uplink(name: str) -> Finding:
 
 
 def _ways(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
-    """Check by what each path of a relay leaves."""
     for name, interface in tunnel.paths:
         check = f"tunnel {tunnel.name}: path {name}"
         assert tunnel.peer is not None
@@ -72,7 +71,7 @@ def _ways(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
 
 
 def program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
-    """*bound*: the UDP ports that programs of this host have."""
+    """*bound*: the UDP ports in use on this host."""
     check = f"tunnel {tunnel.name}: program"
     if tunnel.port in bound:
         return ok(check, f"a program has UDP port {tunnel.port}")
@@ -85,7 +84,7 @@ def program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
 
 
 def running(tunnels: Sequence[Tunnel], status: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Check what a daemon that runs says of its paths."""
+    """Check what the running daemon says about its paths."""
     if status is None:
         yield warn(_DAEMON, "it does not answer", "the tunnels are not split", "systemctl status mptcp-tunnel")
         return

@@ -1,10 +1,10 @@
-"""Probes and answers: what both ends of a tunnel say to each other on each path. Pure.
+"""Probes and answers: the messages between both ends of a tunnel on each path. Pure.
 
-A relay sends a probe on each path, the proxy answers each with one of the same size: nobody gets more than he sent.
-Both have the same fields, so that each end learns of each direction. A message counts only with the right code (a keyed
-BLAKE2s, RFC 7693) of the relay's key. Each carries a token, which its receiver repeats with the time that it came with:
-so is proven that the receiver is at the address to which it was sent (``session.py``). Times are nanoseconds of the
-sender's monotonic clock, which differ from the receiver's by the same on all paths.
+A relay sends a probe on each path. The proxy answers with a message of the same size, so that it amplifies nothing.
+Both have the same fields, so that each end learns about both directions. A message counts only with the right code (a
+keyed BLAKE2s, RFC 7693) of the relay's key. Its receiver repeats the message's token with its time, which proves that
+the receiver is at the address to which it was sent (``session.py``). Times are nanoseconds of the sender's monotonic
+clock; the offset to the receiver's is the same on all paths.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ LEAST_KEY_BYTES: Final = 16
 _MAC_BYTES = 16
 _FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQQ")
 SIZE: Final = _FIELDS.size + _MAC_BYTES
-"""Bytes of a message that is not padded."""
+"""Bytes of an unpadded message."""
 LARGEST: Final = 1472
-"""Bytes of one that is, to find how large a packet a path takes."""
+"""Bytes of the largest padded one, to find the path's largest packet."""
 
 
 class Kind(enum.IntEnum):
     PROBE = 1
-    """A relay's."""
+    """From a relay."""
     ANSWER = 2
-    """The proxy's."""
+    """From the proxy."""
 
 
 _KINDS: Final = {each.value: each for each in Kind}
@@ -45,14 +45,14 @@ class Message(NamedTuple):
     path: int
     sent: int
     token: int
-    """64 bits that nobody guesses who did not get this message."""
+    """64 bits; only a receiver of this message knows them."""
     heard: int
-    """Its ``sent``."""
+    """That message's ``sent``."""
     heard_token: int
     heard_at: int
     """When it was received."""
     received_bytes: int
-    """That the sender's joiner counted on this path."""
+    """Counted by the sender's joiner on this path."""
 
 
 class Key:
@@ -60,7 +60,7 @@ class Key:
 
     def __init__(self, secret: bytes) -> None:
         self.identifier = sha256(b"mptcp-tunnel identifier" + secret).digest()[:IDENTIFIER_BYTES]
-        """By what a relay is known on the wire: it does not tell the secret."""
+        """Names the relay on the wire without revealing the secret."""
         self._key = sha256(b"mptcp-tunnel messages" + secret).digest()
 
     def code(self, body: bytes) -> bytes:
@@ -76,14 +76,14 @@ def packed(message: Message, key: Key, size: int = SIZE) -> bytes:
 
 
 def sender_of(payload: bytes) -> bytes | None:
-    """Return the identifier that *payload* names, without believing it; None where it is no message of this version."""
+    """Return the unverified identifier in *payload*; None if it is no message of this version."""
     if not SIZE <= len(payload) <= LARGEST or payload[0] != MAGIC or payload[1] != VERSION:
         return None
     return payload[4 : 4 + IDENTIFIER_BYTES]
 
 
 def parsed(payload: bytes, key: Key) -> Message | None:
-    """Return the message in *payload*, of which :func:`sender_of` is known; None where *key* did not make it."""
+    """Return the message in *payload*, which passed :func:`sender_of`; None if *key* did not make it."""
     body = payload[:-_MAC_BYTES]
     if not hmac.compare_digest(key.code(body), payload[-_MAC_BYTES:]):
         return None

@@ -1,9 +1,9 @@
-"""One tunnel, at either end: what is sent on its paths and when, and what is believed of what comes. Pure.
+"""One tunnel at either end: what it sends on its paths and when, and which messages it trusts. Pure.
 
-Whose address a path has is known from a message that repeats the token which was sent to that address, and to nobody
-else: who takes a message from the wire and sends it on in his name, or sends one in another's name, never gets there.
-A token is made of the time and the address, by a secret of this end (as the cookies of RFC 6347, 4.2.1): nothing is
-kept of an address that has not proven itself. Times are nanoseconds of the monotonic clock.
+A path's address is proven by a message that repeats the token sent to that address, and nowhere else. An attacker who
+replays messages under his own address, or forges another's, never gets there. A token is made from the time and the
+address with a secret of this end (like the cookies of RFC 6347, 4.2.1), so an unproven address needs no state. Times
+are nanoseconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -19,62 +19,58 @@ from mptcp_tunnel.model import End, PathCounters
 from mptcp_tunnel.sizes import SizeSearch
 
 PROBE: Final = SECOND // 20
-"""Between two probes of a path while the tunnel carries something."""
+"""Between two probes of a path while the tunnel carries packets."""
 IDLE_PROBE: Final = SECOND
 IDLE: Final = 5 * SECOND
 """After the last packet."""
 PATIENCE: Final = SECOND // 100
-"""Beyond the difference of the delays."""
+"""Added to the difference of the delays."""
 DISPATCHES: Final = 64
-"""Messages of which is known how much had been sent by then: of 3 s, of a minute in an idle tunnel."""
+"""Messages whose splitter count is remembered: 3 s of them, a minute's in an idle tunnel."""
 UNPROVEN: Final = 100
-"""So many messages from addresses that are not proven are answered in the time between two probes."""
+"""Answers to unproven addresses between two probes."""
 NO_COUNTERS: Final = PathCounters(0, 0, 0, 0)
 
 
 @dataclass(slots=True)
 class Path:
-    """One path of a tunnel."""
-
     estimator: PathEstimator = field(default_factory=PathEstimator)
-    """Of the direction from here."""
+    """The direction from here."""
     incoming: DelayEstimator = field(default_factory=DelayEstimator)
-    """Of the direction to here."""
+    """The direction to here."""
     remote: End | None = None
-    """The other end's address on this path, once that is proven."""
+    """The other end's proven address on this path."""
     repeated: int = 0
-    """The ``sent`` of ours that the newest message repeated."""
+    """Our ``sent`` that the newest message repeated."""
     heard: int = 0
-    """The ``sent`` of that message."""
+    """That message's own ``sent``."""
     heard_token: int = 0
     heard_at: int = 0
     dispatched: dict[int, int] = field(default_factory=dict)
-    """What the splitter had counted when a message was sent to ``remote``: bytes by ``sent``."""
+    """The splitter's bytes when a message was sent to ``remote``, by ``sent``."""
     sizes: SizeSearch = field(default_factory=SizeSearch)
     due: int = 0
-    """When to probe next."""
     counters: PathCounters = NO_COUNTERS
 
 
 class Session:
-    """The paths of one tunnel; those of a relay are probed, those of a proxy answer."""
+    """The paths of one tunnel. A relay's are probed, a proxy's answer."""
 
     def __init__(self, kind: Kind, remotes: Sequence[End | None], secret: bytes) -> None:
-        """*kind* is what this end sends; *remotes* the addresses that it sends to, None where these are learned;
-        *secret* is random, 16 to 32 bytes."""
+        """*kind*: of this end's messages; *remotes*: peers, None if learned; *secret*: 16 to 32 random bytes."""
         self.kind = kind
         self.paths = [Path(remote=each) for each in remotes]
         self._secret = secret
         self._unproven, self._unproven_since = 0, 0
         self._moved = 0
-        """When the tunnel carried something last."""
+        """When the tunnel last carried a packet."""
         self._woken = 0
-        """When it did after it had been idle."""
+        """When it did so after an idle time."""
         self._due_then = IDLE_PROBE
-        """After how long a path was to be heard again when one was heard last."""
+        """The expected interval when a path was heard last."""
 
     def count(self, counters: Sequence[PathCounters], now: int) -> None:
-        """Take what the programs counted of each path."""
+        """Take the programs' counters of each path."""
         idle = self.interval(now) == IDLE_PROBE
         for path, counted in zip(self.paths, counters, strict=False):
             if counted != path.counters:
@@ -86,17 +82,15 @@ class Session:
                 path.due = min(path.due, now + PROBE)
 
     def due(self, now: int) -> Iterator[tuple[int, Message]]:
-        """Yield the probes that are due: path and message."""
+        """Yield the due probes: path and message."""
         for index, path in enumerate(self.paths):
             if path.remote is not None and path.due <= now:
                 path.due = now + self.interval(now)
                 yield index, self._message(index, path.remote, now)
 
     def larger(self, now: int) -> Iterator[tuple[int, Message, int]]:
-        """Yield the probes that find out how large a packet may be: path, message, and its bytes of payload.
-
-        They go beside those that tell of a path's life, for they need not arrive.
-        """
+        """Yield probes for the largest packet: path, message, payload bytes. They may be lost: a path's life must not
+        depend on them."""
         for index, (path, lives) in enumerate(zip(self.paths, self.alive(now), strict=True)):
             sent = now + 1  # a probe may leave now
             if lives and path.remote is not None and (size := path.sizes.next(sent)) is not None:
@@ -104,36 +98,33 @@ class Session:
                 yield index, self._message(index, path.remote, sent), size - headers
 
     def restart(self, index: int) -> None:
-        """Forget what was learned of the way of a path: it has another one."""
+        """Forget what was learned of a path: it has another route now."""
         path = self.paths[index]
         path.estimator.restart_clock()
         path.incoming, path.sizes = DelayEstimator(), SizeSearch()
 
     def receive(self, message: Message, source: End, now: int, came: int | None = None) -> tuple[Message | None, bool]:
-        """Take a message whose code is right, which *came* a moment ago, None for now.
-
-        Return the answer to it, and whether the path has another address now.
-        """
+        """Take a valid message that *came* recently, None for now; return the answer, and whether the path moved."""
         came = now if came is None else came
         if message.kind is self.kind or message.path >= len(self.paths):
             return None, False
         path = self.paths[message.path]
         answers = self.kind is Kind.ANSWER
         if message.heard_token != self._token(message.path, source, message.heard):
-            # It may be in anybody's name: an answer goes there, and nothing is believed.
+            # The source may be forged: answer it, and believe nothing.
             answers = answers and self._may_answer(now)
             return (self._message(message.path, source, now, message, came) if answers else None), False
-        # What repeats a later message of ours is newer; the clock of a host that began anew may be behind.
+        # A message that repeats a later one of ours is newer; a restarted host's clock may be behind.
         if (message.heard, message.sent) <= (path.repeated, path.heard):
-            return None, False  # sent before, or twice
+            return None, False  # out of order, or a duplicate
         path.repeated = message.heard
         if path.sizes.answered(message.heard):
-            return None, False  # it took longer for its size: neither end may take that for a queue
+            return None, False  # its size made it slow: neither end may take that for a queue
         path.heard, path.heard_token, path.heard_at = message.sent, message.token, came
         took = came - message.sent
         least = path.incoming.least(now)
-        if least is not None and abs(took - least) > LONGEST:  # the clock of a host that began anew did so
-            for each in self.paths:  # the difference of the clocks is that of all paths
+        if least is not None and abs(took - least) > LONGEST:  # the other host's clock restarted
+            for each in self.paths:  # all paths share the clock offset
                 each.incoming = DelayEstimator()
                 each.estimator.restart_clock()
         moved = path.remote != source
@@ -151,15 +142,15 @@ class Session:
         return (self._message(message.path, source, now, message, came) if answers else None), moved
 
     def alive(self, now: int) -> list[bool]:
-        """Tell of each path whether it lives."""
+        """Tell for each path whether it is alive."""
         expected = self._expected(now)
         return [path.remote is not None and path.estimator.lives(now, expected) for path in self.paths]
 
     def used(self, now: int, there: Sequence[bool]) -> list[bool]:
-        """Tell by which paths packets go: of those that are *there*, those that live.
+        """Tell which paths packets use: those that are *there* and alive.
 
-        Where none does, those that did when something was heard last: the other end's daemon may be gone, and they as
-        good as ever. Of a tunnel of which nothing was heard at all, every one.
+        If none is alive, use those that were when a message last came: only the other end's daemon may be gone. Use
+        every path of a tunnel that never heard a message.
         """
         alive = [each and exists for each, exists in zip(self.alive(now), there, strict=True)]
         if any(alive):
@@ -171,7 +162,7 @@ class Session:
         return [path.remote is not None and path.estimator.lives(newest, self._due_then) for path in self.paths]
 
     def next_silence(self, now: int) -> int | None:
-        """Return when the first of the paths that live is silent if nothing is heard of it; None where none lives."""
+        """Return when the first live path becomes silent if nothing comes; None if none is alive."""
         expected = self._expected(now)
         times = [path.estimator.silent_at(expected) for path in self.paths if path.remote is not None]
         least = min((each for each in times if each > now), default=None)
@@ -179,27 +170,26 @@ class Session:
         return least if least is None or woken <= now else min(least, woken)
 
     def interval(self, now: int) -> int:
-        """Return after how long a path is probed again."""
+        """Return the time between two probes of a path."""
         return PROBE if now - self._moved < IDLE else IDLE_PROBE
 
     def delays(self, now: int) -> list[int]:
-        """Return by how much each path's delay from here is above the least."""
+        """Return each path's delay from here beyond the least one."""
         return differences([path.estimator.delays for path in self.paths], now)
 
     def costs(self, now: int) -> list[int]:
-        """Return by how much each path counts as longer than the shortest: its delay, and more if it loses packets."""
+        """Return how much longer than the shortest each path counts: its delay, and more for loss."""
         return [delay + path.estimator.loss_cost for delay, path in zip(self.delays(now), self.paths, strict=True)]
 
     def patience(self, now: int) -> int:
-        """Return for how long a packet that came may wait for one by another path."""
+        """Return how long a received packet may wait for one by another path."""
         return max(differences([path.incoming for path in self.paths], now)) + PATIENCE
 
     def _expected(self, now: int) -> int:
-        """Return after how long a path is heard again: the other end may not know yet that probes are to come often."""
+        """Return the expected interval of messages: the other end may not know yet that it must probe often."""
         return IDLE_PROBE if now - self._woken < 2 * IDLE_PROBE else self.interval(now)
 
     def _may_answer(self, now: int) -> bool:
-        """Tell whether one more may be answered whose address is not proven."""
         if now - self._unproven_since >= PROBE:
             self._unproven, self._unproven_since = 0, now
         self._unproven += 1
@@ -210,7 +200,7 @@ class Session:
         return int.from_bytes(blake2s(what, key=self._secret, digest_size=8).digest(), "big")
 
     def _message(self, index: int, to: End, now: int, answered: Message | None = None, came: int = 0) -> Message:
-        """Return a message to *to*; an answer has heard *answered*, which *came* a moment ago."""
+        """Return a message to *to*; an answer reports *answered*, which *came* a moment ago."""
         path = self.paths[index]
         counted = path.counters
         if to == path.remote:

@@ -1,7 +1,7 @@
-"""The settings file, tunnel.yaml: whose packets go over which paths. Text comes in.
+"""The settings file, tunnel.yaml: which packets go over which paths. Pure: it takes text.
 
-A tunnel with ``peer`` is a relay's: it has uplinks, and probes them. One without is a proxy's, for one relay: on which
-paths that relay is, its probes say.
+A tunnel with ``peer`` belongs to a relay, which has uplinks and probes them. One without belongs to a proxy, and serves
+one relay, whose probes tell its paths.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MODES: Final = {
     "weights": Split(Mode.WEIGHTS),
     "one": Split(Mode.ONE),
 }
-"""By the words of the file, each with its defaults."""
+"""The modes by name, each with its defaults."""
 _SPILLING: Final = ("spill", "order")
 _TEXT: Final = {"type": "string", "minLength": 1}
 _ABSOLUTE: Final = {"type": "string", "pattern": "^/"}
@@ -120,9 +120,9 @@ class Tunnel:
     key: Path
     peer: End | None
     paths: tuple[tuple[str, str], ...]
-    """Names, and interfaces."""
+    """Names and interfaces."""
     split: Split
-    """Of the direction from here."""
+    """For the direction from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Settings:
 
     status_socket: Path
     uplinks: tuple[str, ...]
-    """Interfaces by which packets of tunnels come in."""
+    """Interfaces that tunnels' packets use."""
     tunnels: tuple[Tunnel, ...]
     source: str
 

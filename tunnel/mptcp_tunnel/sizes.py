@@ -1,4 +1,4 @@
-"""How large a packet a path takes, there and back: messages are padded, and an answer is as long as its question. Pure.
+"""The largest packet of a path, in both directions: probes are padded, and an answer is as long as its probe. Pure.
 
 Times are nanoseconds of the monotonic clock; sizes are bytes of IP packets.
 """
@@ -8,33 +8,33 @@ from __future__ import annotations
 from typing import Final
 
 SIZES: Final = (1280, 1400, 1420, 1440, 1452, 1472, 1492, 1500)
-"""That are tried: the least of IPv6, what tunnels and PPPoE leave, Ethernet's."""
+"""The least of IPv6, what tunnels and PPPoE leave, Ethernet's."""
 TRIES: Final = 3
-"""Of each, for packets are also lost for other reasons."""
+"""Of each size, because packets are also lost for other reasons."""
 PACE: Final = 200_000_000
-"""Between two."""
+"""Between two probes."""
 ANSWERED: Final = 3_000_000_000
-"""So long after the last one an answer is waited for."""
+"""How long to wait for an answer to the last one."""
 AGAIN: Final = 600_000_000_000
 """Between two searches."""
 SOON: Final = 10_000_000_000
-"""The same where the last one found nothing at all: the path was not there."""
+"""After a search that found nothing: the path was not there."""
 
 
 class SizeSearch:
-    """Of one path."""
+    """The search on one path."""
 
     def __init__(self) -> None:
         self.largest: int | None = None
-        """That passed in the last search."""
+        """The largest that passed in the last search."""
         self._found = 0
         self._left: list[int] = []
         self._sent: dict[int, int] = {}
-        """Those of this search, by when they were sent."""
+        """Sizes of this search, by when they were sent."""
         self._due = 0
 
     def next(self, now: int) -> int | None:
-        """Return the size of a packet that is to be sent *now*, None for none."""
+        """Return the size of the packet to send *now*, None for none."""
         if now < self._due:
             return None
         if not self._left:
@@ -49,7 +49,7 @@ class SizeSearch:
         return size
 
     def answered(self, sent: int) -> bool:
-        """Take an answer to what was *sent* then; tell whether that was one of these."""
+        """Take an answer to the probe *sent* then; tell whether it was of this search."""
         size = self._sent.get(sent)
         if size is None:
             return False

@@ -1,6 +1,6 @@
-"""The socket at which the daemon answers: a line of JSON may ask for something first, and the status follows.
+"""The socket at which the daemon answers: one line of JSON may make a request first, and the status follows.
 
-Who says nothing more for :data:`PATIENCE_SECONDS`, or ends his side, gets the status alone.
+A client that is silent for :data:`PATIENCE_SECONDS`, or ends its side, gets only the status.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ PATIENCE_SECONDS: Final = 0.1
 LARGEST_REQUEST: Final = 1 << 20
 """Bytes."""
 ANSWER_SECONDS: Final = 5.0
-"""In which a client has to read a piece of the answer."""
+"""Time for a client to read a piece of the answer."""
 _NOT_UNDERSTOOD: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 Request = dict[str, Any]
 
 
 class StatusSocket:
-    """For root, and for the throttler's user, who says in which classes paths are."""
+    """For root, and for the throttler's user, which sets the paths' classes."""
 
     def __init__(
         self, path: Path, selector: selectors.BaseSelector, take: Callable[[Request], None], status: Callable[[], Any]
     ) -> None:
-        """Listen at *path*; its directory is made if need be. *take* raises what JSON of another form
-        leads to where it does not understand. Raises KernelError."""
+        """Listen at *path*; make its directory if need be. *take* may raise what malformed JSON leads to. Raises
+        KernelError."""
         self._path, self._selector, self._take, self._status = path, selector, take, status
         self._made = not path.parent.exists()
         self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}
-        """Until when more of their request is waited for, and what has come of it."""
+        """Until when to wait for more of a request, and what came of it."""
         self._answered: dict[socket.socket, tuple[float, memoryview]] = {}
-        """Until when they are to read more of the answer, and what is left of it."""
+        """Until when a client must read more, and what is left of its answer."""
         self._listening = socket.socket(socket.AF_UNIX)
         try:
             path.parent.mkdir(mode=0o755, exist_ok=True)
@@ -72,15 +72,15 @@ class StatusSocket:
 
     @property
     def due(self) -> int | None:
-        """When to :meth:`answer_the_silent`, nanoseconds; None: there are none."""
+        """When to call :meth:`answer_the_silent`, nanoseconds; None: never."""
         times = (until for until, _ in (*self._waiting.values(), *self._answered.values()))
         return min((round(until * 1e9) for until in times), default=None)
 
     def answer_the_silent(self) -> None:
-        """Answer those who have been silent for long enough, and leave those who read nothing."""
+        """Answer clients that have been silent for long enough, and drop those that do not read."""
         now = time.monotonic()
         for client in [each for each, (until, _) in self._waiting.items() if until <= now]:
-            self._read(client)  # what came while the daemon did something else
+            self._read(client)  # it may have sent more while the daemon was busy
         for client in [each for each, (until, _) in self._answered.items() if until <= now]:
             self._leave(client)
 
@@ -95,7 +95,7 @@ class StatusSocket:
         request = self._waiting[client][1]
         try:
             came = client.recv(1 << 16)
-        except OSError:  # nothing, too
+        except OSError:  # counts as the end
             came = b""
         request += came
         if not came or came.endswith(b"\n") or len(request) > LARGEST_REQUEST:

@@ -1,4 +1,4 @@
-"""The interfaces by which packets of tunnels leave and come in, while they are there.
+"""The interfaces of tunnels' packets, while they exist.
 
 An uplink may come after the daemon, go, and come back as another device of the same name.
 """
@@ -26,11 +26,10 @@ class _Uplink:
     index: int
     sender: Sender
     scope: ExitStack
-    """Closes its sockets."""
 
 
 class Uplinks:
-    """Those of one host: the joiner is attached to them, and messages go and come by them."""
+    """One host's uplinks: the joiner is attached to them, and messages go and come by them."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Uplinks:
         self._names, self._programs, self._selector, self._read = tuple(names), programs, selector, read
         self._there: dict[str, _Uplink] = {}
         self._missing: dict[str, str] = {}
-        """Why, so that it is said once."""
+        """Why an uplink is missing, logged once."""
 
     def close(self) -> None:
         for name in list(self._there):
@@ -50,11 +49,11 @@ class Uplinks:
 
     @property
     def indices(self) -> set[int]:
-        """The kernel's numbers of those that are there."""
+        """The interface indices of present uplinks."""
         return {each.index for each in self._there.values()}
 
     def follow(self) -> bool:
-        """Take up those that have come, and leave those that have gone; return whether there were any."""
+        """Take up new uplinks, and leave those that have gone; return whether anything changed."""
         changed = False
         for name in self._names:
             uplink = self._there.get(name)
@@ -76,7 +75,7 @@ class Uplinks:
         return changed
 
     def send(self, name: str, ends: Ends, payload: bytes, class_id: int) -> None:
-        """Send a message by one of them, in an HTB class. What does not leave is as what is lost."""
+        """Send a message by an uplink, in an HTB class. What cannot leave counts as lost."""
         uplink = self._there.get(name)
         if uplink is not None:
             uplink.sender.send(ends, payload, class_id)

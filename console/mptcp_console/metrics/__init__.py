@@ -1,9 +1,8 @@
-"""Metrics for Prometheus: ``families`` are what is shown, ``Scraper`` the ASGI application that shows it:
-``Route("/metrics", Scraper(Sources(status_socket)))``. A ``Mount`` would send Prometheus on to /metrics/.
+"""Metrics for Prometheus. ``families`` makes them, and the ASGI application ``Scraper`` serves them:
+``Route("/metrics", Scraper(Sources(status_socket)))``. A ``Mount`` would redirect Prometheus to /metrics/.
 
-``ProxyHealth`` answers the console's page about the same sources.
-
-docs/metrics.md has every metric, conf/grafana and conf/prometheus the dashboard and the alerts made of them.
+``ProxyHealth`` answers the console's page from the same sources. docs/metrics.md lists all metrics; conf/grafana and
+conf/prometheus have a dashboard and alerts.
 """
 
 from .asgi import Scraper, Sources

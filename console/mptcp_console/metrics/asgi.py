@@ -1,8 +1,9 @@
-"""Answers Prometheus: an ASGI application that gathers, has the official client write it, and keeps it half a second.
+"""Answers Prometheus: an ASGI application that gathers figures, formats them with the official client, and caches them
+for half a second.
 
-However many ask at a time, there is one gathering at most: throttler, Squid and kernel are asked once each, at the same
-time. Who does not answer in time is down: nothing from before is shown in its place. Squid's pages are read
-by a thread, the library being synchronous; everything else leaves the event loop of the console free.
+Concurrent scrapes share one gathering, which asks throttler, Squid and kernel once each, in parallel. A source that
+does not answer in time is down: no old figures are shown. A thread reads Squid's pages, because the library is
+synchronous, so the console's event loop stays free.
 """
 
 from __future__ import annotations
@@ -28,13 +29,12 @@ from .kernel import parse_mptcp_ext
 from .squid import SquidPages
 
 KEPT_SECONDS = 0.5
-"""For which an answer is given again."""
+"""Lifetime of a cached answer."""
 THROTTLER_SECONDS = 1.5
-"""In which the throttler must have answered; within 2 s Prometheus knows that it does not."""
+"""The throttler's time to answer: within 2 s Prometheus knows that it does not."""
 SQUID_SECONDS = 1.0
-"""In which Squid must have."""
 SCHEMA = 2
-"""Version of the throttler's answers that is understood."""
+"""The supported version of the throttler's answers."""
 # Not /proc/net, which a unit with ProcSubset=pid does not have.
 NETSTAT = Path("/proc/self/net/netstat")
 
@@ -46,7 +46,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the figures come from."""
+    """The sources of the figures."""
 
     throttler: Path
     """Its status socket."""
@@ -58,8 +58,6 @@ class Sources:
 
 
 class _Gathered(Collector):
-    """What one gathering came to."""
-
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = tuple(metrics)
 
@@ -68,14 +66,14 @@ class _Gathered(Collector):
 
 
 class Scraper:
-    """Gathers for whoever scrapes, one gathering at a time."""
+    """Answers scrapes, with one gathering at a time."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
         self._sources = sources
         self._clock = clock
         self._gathering: asyncio.Task[App] | None = None
         self._until = 0.0
-        """For how long the last gathering is good."""
+        """When the last gathering expires."""
         self._last_problem: dict[str, str | None] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -87,7 +85,7 @@ class Scraper:
         gathering = self._gathering
         if gathering is None or (gathering.done() and self._clock() >= self._until):
             gathering = self._gathering = asyncio.create_task(self._gather())
-        # A scrape that is broken off ends the gathering for nobody else.
+        # A scrape that is aborted does not cancel the gathering for others.
         answer = await asyncio.shield(gathering)
         await answer(scope, receive, send)
 
@@ -109,7 +107,7 @@ class Scraper:
         try:
             gathered = _Gathered(families(throttler, squid, mptcp_ext, library))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            # Of another version, say: Squid and the kernel are shown all the same.
+            # For example another version: Squid and the kernel are still shown.
             problem = f"its answer cannot be read: {type(error).__name__} {error}"
             self._say("throttler", f"{self._sources.throttler}: {problem}")
             return _Gathered(families(None, squid, mptcp_ext, library))
@@ -134,7 +132,7 @@ class Scraper:
         address = self._sources.squid
         try:
             async with asyncio.timeout(SQUID_SECONDS):
-                # What is there then is shown: the rest of the time is for the way from there to here.
+                # A little earlier, so that pages read so far are still shown.
                 pages = await asyncio.to_thread(read_pages, address, 0.9 * SQUID_SECONDS)
         except (OSError, HTTPException, ValueError) as error:
             self._say("Squid", f"{address}: {str(error) or 'no answer in time'}")
@@ -150,7 +148,7 @@ class Scraper:
             return None
 
     def _say(self, who: str, problem: str | None) -> None:
-        """Say a problem of *who* when it begins, and its end: a scrape comes every few seconds."""
+        """Log a problem of *who* only when it begins, and its end: a scrape comes every few seconds."""
         if problem != self._last_problem.get(who):
             if problem is None:
                 journal.say(f"mptcp-console: metrics: {who} answers again")

@@ -1,4 +1,4 @@
-"""Families of samples, as the Prometheus client writes them: gauges and counters from one mapping each. Pure."""
+"""Metric families for the Prometheus client, gauges and counters, each from one mapping. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 Labels = tuple[str, ...]
-"""Values of a sample's labels, in the order in which the family names them."""
+"""Values of a sample's labels, in the order of the family's names."""
 ABSENT = "-"
-"""The label of what has no name, as in ``mptcp-throttler status``. No path, rule or budget of a policy is called so."""
+"""The label of something without a name, as in ``mptcp-throttler status``. No path, rule or budget has this name."""
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
@@ -38,7 +38,7 @@ def counters(name: str, text: str, labels: Sequence[str], samples: Mapping[Label
 
 
 def sums(samples: Iterable[tuple[Labels, float]]) -> dict[Labels, float]:
-    """Add up what has the same labels: Prometheus refuses a scrape in which a sample comes twice."""
+    """Add up samples with equal labels: Prometheus refuses a scrape with duplicates."""
     added: defaultdict[Labels, float] = defaultdict(float)
     for labels, value in samples:
         added[labels] += value

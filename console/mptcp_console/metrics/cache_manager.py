@@ -1,4 +1,4 @@
-"""Reads pages of Squid's cache manager by HTTP, over loopback: to this host alone squid.conf gives them."""
+"""Reads pages of Squid's cache manager by HTTP, over loopback: squid.conf gives them only to this host."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .squid import (
 )
 
 ADDRESS = "http://127.0.0.1:3128"
-"""Where conf/squid.conf has Squid listen."""
+"""Squid's listener in conf/squid.conf."""
 _MANAGER = "/squid-internal-mgr/"
 _MAX_PAGE_BYTES = 1 << 20
 
 
 def read_pages(address: str, timeout: float) -> SquidPages:
-    """Return what the Squid at *address* (``http://HOST:PORT``) says of itself, asked one page after another.
+    """Return the figures of the Squid at *address* (``http://HOST:PORT``), read page by page.
 
-    *timeout*: seconds for all of them, so that Squid is asked no longer than its answer is waited for. A process whose
-    page is not there by then, or that has just ended, is left out. Raises OSError, HTTPException where there is no
-    such page or it is refused, of any process, ValueError where it is not Squid's.
+    *timeout*: seconds for all pages together, so that Squid is not asked for longer than anybody waits. A process is
+    left out if its page is late, or if it has just ended. Raises OSError, HTTPException if a page is missing or refused
+    for every process, ValueError if it is not Squid's.
     """
     until = time.monotonic() + timeout
     info = _page(address, INFO, until)
-    # A Squid with one process says the same whichever number it is asked for.
+    # A Squid with one process ignores the number.
     processes = parse_processes(_page(address, BY_PROCESS, until)) or [THE_ONLY_PROCESS]
     counters = {}
     trouble: Exception | None = None
@@ -47,7 +47,7 @@ def read_pages(address: str, timeout: float) -> SquidPages:
 
 
 def _page(address: str, page: str, until: float) -> str:
-    """Return the text of *page*. A connection of its own: with several processes, Squid closes it after each."""
+    """Return the text of *page*. Each has its own connection: with several processes, Squid closes it after one."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError

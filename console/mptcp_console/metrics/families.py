@@ -1,4 +1,4 @@
-"""All that is exported, from what was gathered for one scrape. Pure."""
+"""All exported metrics, from the figures of one scrape. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ def families(
     mptcp_ext: Mapping[str, int] | None,
     library: Counted | None = None,
 ) -> Iterator[Metric]:
-    """Yield the metrics of throttler, Squid, its preload libraries and kernel.
-
-    None of one says that it does not answer, or has none.
-    """
+    """Yield the metrics of throttler, Squid, its preload libraries and kernel; None: no answer, or no such thing."""
     yield from throttler_families(summary)
     yield from squid_families(squid)
     yield from library_families(library or {})

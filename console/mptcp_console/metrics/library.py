@@ -1,4 +1,4 @@
-"""What the proxy's preload libraries count in Squid, of each instance on this host. Pure."""
+"""The counters of the proxy's preload libraries in Squid, for each instance on this host. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from .building import Labels, counters
 
 Counted = Mapping[str, tuple[str, Mapping[str, int]]]
-"""Of each counter's name what it says, and its value for each instance that runs, by service names."""
+"""By counter name: its description, and its value for each running instance, by service names."""
 
 
 def library_families(counted: Counted) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
-"""How the proxy itself is, for the page: Squid's own figures, and what the kernel says of its Multipath TCP.
+"""The proxy's state, for the page: Squid's figures, and the kernel's about its Multipath TCP.
 
-However many browsers ask, Squid is asked once in some seconds, and by a thread: the library is synchronous.
+Browsers share an answer, so Squid is asked once in some seconds. A thread asks, because the library is synchronous.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIELDS = {"asked": "MPCapableSYNRX", "fallbacks": "MPCapableFallbackACK", "join
 
 
 class ProxyHealth:
-    """Answers for all browsers together."""
+    """Answers all browsers together."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
         self._sources = sources
@@ -73,7 +73,7 @@ class ProxyHealth:
 
 
 def figures(pages: SquidPages) -> dict[str, Any]:
-    """Return what the page shows of Squid's *pages*; what it does not tell is left out. Raises ValueError."""
+    """Return the page's figures from Squid's *pages*; missing ones are left out. Raises ValueError."""
     found: dict[str, Any] = {"version": pages.info.get("Squid Object Cache", "").removeprefix("Version ")}
     if started := pages.info.get("Start Time"):
         found["started"] = parsedate_to_datetime(started).timestamp()

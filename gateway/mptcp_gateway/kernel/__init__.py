@@ -1,1 +1,1 @@
-"""What the gateway reads of the kernel, and puts there."""
+"""What the gateway reads from the kernel, and sets there."""

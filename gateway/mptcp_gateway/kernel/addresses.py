@@ -1,4 +1,4 @@
-"""Which of a device's addresses is its uplink's. Pure."""
+"""Chooses an uplink's address among those of its device. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Candidate:
     deprecated: bool = False
     temporary: bool = False
     preferred: int = 0
-    """Seconds for which it may be used by new connections."""
+    """Seconds for which new connections may use it."""
 
 
 def chosen(candidates: Sequence[Candidate], current: Address | None) -> Candidate | None:
-    """Return the one from which subflows are opened: *current*, while no other is of a better kind."""
+    """Return the address for subflows: *current*, unless another is of a better kind."""
     usable = [each for each in candidates if not each.deprecated]
     if not usable:
         return None
@@ -39,5 +39,5 @@ def chosen(candidates: Sequence[Candidate], current: Address | None) -> Candidat
 
 
 def _kind(of: Candidate) -> tuple[bool, bool]:
-    """Unique local addresses do not reach the Internet, temporary ones go within a day."""
+    """Unique local addresses do not reach the Internet; temporary ones go within a day."""
     return of.interface.ip in _UNIQUE_LOCAL, of.temporary

@@ -1,4 +1,4 @@
-"""What was in the kernel before us, in a file for the case of a crash: sysctls, the limit of subflows, endpoints."""
+"""The kernel's state before us, in a file in case of a crash: sysctls, the limit of subflows, endpoints."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from mptcp_gateway.plan import MOST_UPLINKS, Endpoint
 log = logging.getLogger(__name__)
 
 SYSCTLS: Final = {
-    # A kernel that got no answer by Multipath TCP once would go without it for an hour (mptcp-sysctl.rst).
+    # After one failure of Multipath TCP, the kernel would not use it for an hour (mptcp-sysctl.rst).
     "net/mptcp/blackhole_timeout": "0",
-    # A path that is narrower than its interface says, and whose routers do not tell, would stall.
+    # A path narrower than its interface's MTU would stall if its routers send no ICMP errors.
     "net/ipv4/tcp_mtu_probing": "1",
 }
 _ROOT: Final = Path("/proc/sys")
 
 
 class Before:
-    """It takes note of each thing before that is changed the first time."""
+    """It notes each value before the first change."""
 
     def __init__(self, path: Path) -> None:
-        """Raises KernelError for a file that cannot be read."""
+        """Raises KernelError if the file cannot be read."""
         self._path = path
         self._sysctls: dict[str, str] = {}
         self._limit: int | None = None
@@ -44,7 +44,7 @@ class Before:
         self._others: dict[Address, tuple[str, tuple[str, ...]]] = {}
         """Device and flags of endpoints of others that we deleted."""
         self._loosened: set[tuple[str, int]] = set()
-        """Devices whose rp_filter has been looked at, with their numbers."""
+        """Devices whose rp_filter was checked, by name and index."""
         try:
             noted: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             self._sysctls, self._limit = noted["sysctls"], noted["limit"]
@@ -56,7 +56,7 @@ class Before:
             raise KernelError(f"{path}, which says what to put back, cannot be read: {error}") from error
 
     def prepare(self) -> list[str]:
-        """Set sysctls, and the limit where it is lower than what is needed; return what was refused."""
+        """Set sysctls, and raise the limit if it is too low; return what was refused."""
         refused = [text for name, value in SYSCTLS.items() for text in self._have(name, value)]
         try:
             limit = subflow_limit()
@@ -69,10 +69,10 @@ class Before:
         return refused
 
     def open_home(self, devices: Iterable[str], uplinks: Iterable[str]) -> list[str]:
-        """Have this host pass packets on between home and uplinks; return what was refused.
+        """Set this host to forward packets between home and uplinks; return what was refused.
 
-        A router takes no router advertisements unless it is told to (ip-sysctl.rst, accept_ra). Devices that are on
-        one network with an uplink's router are not told to send there.
+        A router ignores router advertisements unless told otherwise (ip-sysctl.rst, accept_ra). Redirects are off: a
+        device on the same network as an uplink's router must not bypass this host.
         """
         wanted = {
             f"net/ipv6/conf/{each}/accept_ra": "2"
@@ -82,7 +82,7 @@ class Before:
         wanted |= {f"net/ipv4/conf/{each}/send_redirects": "0" for each in ("all", *devices)}
         forwarding = {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
         if any(_read(name) == "0" for name in forwarding):
-            # The kernel changes these with it; what is noted first is restored last.
+            # The kernel changes these with forwarding; what is noted first is restored last.
             changing = [*_ROOT.glob("net/ipv4/conf/*/accept_redirects"), *_ROOT.glob("net/ipv[46]/conf/*/forwarding")]
             for each in changing:
                 name = str(each.relative_to(_ROOT))
@@ -92,27 +92,25 @@ class Before:
         return [text for name, value in wanted.items() for text in self._have(name, value)]
 
     def loosen(self, devices: Iterable[tuple[str, int]]) -> list[str]:
-        """Set the rp_filter of devices that are new, by name and number; return what was refused."""
+        """Set the rp_filter of new devices, by name and index; return what was refused."""
         refused = []
         for device, index in devices:
             if (device, index) in self._loosened:
                 continue
             self._loosened.add((device, index))
-            # Answers to what leaves by one uplink may come in by it alone, whatever the best route is (RFC 3704).
+            # Answers to what leaves by one uplink may come in only there, whatever the best route is (RFC 3704).
             name = f"net/ipv4/conf/{device}/rp_filter"
             if _read(name) == "1" or (_read(name) == "0" and _read("net/ipv4/conf/all/rp_filter") == "1"):
                 refused += self._have(name, "2")
         return refused
 
     def have_endpoints(self, wanted: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
-        """Have these endpoints, and no others of ours or with one of our ways' *addresses*.
-
-        Return what was refused. Raises KernelError where the kernel's are not told.
-        """
+        """Make these endpoints, and remove our others and those with one of our ways' *addresses*; return what was
+        refused. Raises KernelError if the kernel's endpoints are unknown."""
         devices = {each.address: each.device for each in wanted}
         refused: list[str] = []
         there = endpoints()
-        # Deleted first: the kernel has room for eight, and one for an address.
+        # Delete first: the kernel has room for eight, and one per address.
         for address, found in list(there.items()):
             ours = address in self._ours
             right = found.opens and found.device in ("", devices.get(address))
@@ -137,7 +135,7 @@ class Before:
         return refused
 
     def restore(self) -> None:
-        """Put all back; what cannot be is logged."""
+        """Restore everything; log what fails."""
         refused: list[str] = []
         try:
             there = endpoints()
@@ -150,7 +148,7 @@ class Before:
             if address in self._ours or address not in there:
                 refused += _refusal(add_endpoint, address, device, flags)
         for name, value in reversed(self._sysctls.items()):
-            if (_ROOT / name).exists():  # not of a device that has gone
+            if (_ROOT / name).exists():  # its device may be gone
                 refused += _refusal(_set, name, value)
         if self._limit is not None:
             refused += _refusal(set_subflow_limit, self._limit)
@@ -161,7 +159,7 @@ class Before:
     def _add(self, address: Address, device: str) -> None:
         """Raises KernelError."""
         known = self._others.get(address)
-        if known is not None and "subflow" in known[1]:  # as it was, and not ours
+        if known is not None and "subflow" in known[1]:  # restore it; it is not ours
             add_endpoint(address, *known)
             del self._others[address]
             self._write()

@@ -18,21 +18,21 @@ _FLAGS: Final = ("signal", "subflow", "backup", "fullmesh")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An endpoint that is there; the kernel has one for an address at most."""
+    """An existing endpoint; the kernel has at most one per address."""
 
     number: int
     device: str
-    """Empty: it is of no device."""
+    """Empty: bound to no device."""
     flags: tuple[str, ...]
 
     @property
     def opens(self) -> bool:
-        """Whether subflows are opened from there."""
+        """Whether the kernel opens subflows from it."""
         return "subflow" in self.flags
 
 
 def endpoints() -> dict[Address, Found]:
-    """Return the endpoints without those of a port, and those that the kernel made itself. Raises KernelError."""
+    """Return the endpoints without a port that the kernel did not make itself. Raises KernelError."""
     found = {}
     for each in json.loads(_ip("-j", "mptcp", "endpoint", "show") or "[]"):
         if not each.get("implicit") and "port" not in each:
@@ -52,7 +52,7 @@ def delete_endpoint(number: int) -> None:
 
 
 def subflow_limit() -> int:
-    """Return how many subflows a connection may have beside its first. Raises KernelError."""
+    """Return the limit of subflows per connection beside the first. Raises KernelError."""
     found = re.search(r"subflows (\d+)", _ip("mptcp", "limits", "show"))  # iproute2 6.1 prints no JSON here
     return int(found[1]) if found else 0
 

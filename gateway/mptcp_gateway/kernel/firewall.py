@@ -1,4 +1,4 @@
-"""Our table of nftables, and connections that the kernel follows. nft(8), conntrack by ctnetlink."""
+"""Our nftables table, and the kernel's connection tracking. nft(8), ctnetlink."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SECONDS = 10
 
 
 def apply(text: str) -> None:
-    """Have nft(8) do what *text* says, all or nothing. Raises KernelError."""
+    """Apply *text* with nft(8), all or nothing. Raises KernelError."""
     _nft(["-f", "-"], text)
 
 
 def would_take(text: str) -> None:
-    """Have the kernel look at what :func:`apply` would do, and do nothing. Raises KernelError."""
+    """Check whether the kernel would accept :func:`apply`; change nothing. Raises KernelError."""
     _nft(["-c", "-f", "-"], text)
 
 
 def is_there() -> bool:
-    """Say whether the table is there. Raises KernelError."""
+    """Tell whether the table exists. Raises KernelError."""
     try:
         _nft(["list", "chain", "inet", TABLE, "carry"])
     except KernelError as error:
@@ -43,10 +43,7 @@ def remove() -> None:
 
 
 def forget(mark: int) -> None:
-    """Have the kernel forget connections with this mark: their next packet is routed, and translated, anew.
-
-    Raises KernelError.
-    """
+    """Flush tracked connections with this mark: the next packet is routed and translated anew. Raises KernelError."""
     try:
         with NFCTSocket() as connections:
             connections.flush(mark=mark, mark_mask=MARK_MASK)

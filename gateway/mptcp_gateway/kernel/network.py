@@ -1,7 +1,7 @@
 """Uplinks as the kernel has them, and our routes and rules. rtnetlink(7).
 
-Ours are known by their numbers (``plan.TABLES``, ``plan.PRIORITIES``): what a killed daemon left is taken over, and
-what is no longer wanted removed.
+Our objects have fixed numbers (``plan.TABLES``, ``plan.PRIORITIES``): a start takes over what a killed daemon left, and
+removes the rest.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FAMILIES: Final = {4: socket.AF_INET, 6: socket.AF_INET6}
 _NO_FAMILY: Final = (95, 97)
 """EOPNOTSUPP, EAFNOSUPPORT: the kernel was started without IPv6."""
 _TEMPORARY: Final = 0x01
-"""Of an IPv6 address (linux/if_addr.h); one of IPv4 is a secondary one with this flag."""
+"""For IPv6 (linux/if_addr.h); on an IPv4 address, this flag means secondary."""
 _DEPRECATED: Final = 0x20
 _UNUSABLE: Final = 0x08 | 0x40
 """Duplicate, tentative."""
 _POINT_TO_POINT: Final = 0x10
-"""Of a device (linux/if.h)."""
+"""A device flag (linux/if.h)."""
 _ONLINK: Final = 0x04
 _UNICAST, _LOCAL = 1, 2
 _SCOPE_LINK, _SCOPE_HOST = 253, 254
@@ -42,21 +42,21 @@ _REFUSED: Final = (NetlinkError, OSError)
 
 
 class Network:
-    """One network namespace's."""
+    """One network namespace."""
 
     def __init__(self) -> None:
         self._route = IPRoute()
 
     @property
     def port(self) -> int:
-        """Of netlink, 0 before the first message: notices of our own changes name it."""
+        """The netlink port, 0 before the first message: notices of our own changes carry it."""
         return int(self._route.getsockname()[0])
 
     def close(self) -> None:
         self._route.close()
 
     def found(self, uplinks: Mapping[str, str], current: Mapping[Way, Access]) -> dict[Way, Access]:
-        """Return what uplinks, devices by their names, have now; *current* is what they had. Raises KernelError."""
+        """Return what *uplinks*, devices by name, have now; *current* is what they had. Raises KernelError."""
         try:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
             addresses = list(self._route.get_addr())
@@ -76,9 +76,9 @@ class Network:
         return found
 
     def device(self, name: str) -> tuple[int, frozenset[int]] | None:
-        """Return a device's number, and the versions of IP of which it has addresses, but for link-local ones.
+        """Return a device's index, and the IP versions of its addresses, link-local ones aside.
 
-        None where it is not there, or down. Raises KernelError.
+        None if it is missing or down. Raises KernelError.
         """
         try:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
@@ -107,13 +107,13 @@ class Network:
         return Objects(frozenset(routes), frozenset(rules))
 
     def apply(self, wanted: Objects) -> list[str]:
-        """Have our routes and rules as *wanted*; return what was refused. Raises KernelError where none are told.
+        """Make our routes and rules as *wanted*; return what was refused. Raises KernelError if it cannot read ours.
 
-        What is new comes first, so that no packet finds an empty table.
+        Add first, so that no packet finds an empty table.
         """
         there = self.objects()
         refused: list[str] = []
-        # That of the network before the default route, whose gateway is in it.
+        # The route to the network comes before the default route, whose gateway is in it.
         for route in sorted(wanted.routes - there.routes, key=lambda each: each.to is None):
             refused += self._do_route("replace", route)
         for rule in wanted.rules - there.rules:
@@ -122,7 +122,7 @@ class Network:
             return refused
         for rule in there.rules - wanted.rules:
             refused += self._rule("del", rule)
-        for route in self.objects().routes - wanted.routes:  # without those that were replaced
+        for route in self.objects().routes - wanted.routes:  # without the replaced ones
             refused += self._do_route("del", route)
         return refused
 
@@ -175,7 +175,7 @@ class Network:
 
 
 def _dumped(dump: Callable[[], Iterable[Any]]) -> list[Any]:
-    """Return what a dump of one family has; nothing where the kernel has not the family."""
+    """Return a dump of one family; nothing if the kernel lacks the family."""
     try:
         return list(dump())
     except NetlinkError as error:
@@ -187,9 +187,9 @@ def _dumped(dump: Callable[[], Iterable[Any]]) -> list[Any]:
 def retransmitting(
     addresses: Iterable[Address], to: Iterable[Address], without: Collection[int], tables: Iterable[Path] = _SOCKETS
 ) -> set[Address]:
-    """Return those of *addresses* from which a TCP socket to one of *to* waits for an answer, and has sent again.
+    """Return the *addresses* from which a TCP socket to one of *to* retransmits. proc(5).
 
-    *without*: local ports that do not count. proc(5).
+    *without*: local ports to ignore.
     """
     texts = {text: address for address in addresses for text in _as_in_proc(address)}
     goals = {text for address in to for text in _as_in_proc(address)}
@@ -214,16 +214,16 @@ def _as_in_proc(address: Address) -> Iterator[str]:
     words = struct.unpack(f"={len(address.packed) // 4}I", address.packed)
     text = "".join(f"{word:08X}" for word in words)
     yield text
-    if address.version == 4:  # of a socket of IPv6
+    if address.version == 4:  # in an IPv6 socket
         yield "".join(f"{word:08X}" for word in (0, 0, socket.htonl(0xFFFF))) + text
 
 
 def access_of(
     link: Any, family: int, addresses: Sequence[Any], defaults: Sequence[Any], current: Address | None
 ) -> Access | None:
-    """Return what a device has of one family; None without an address, or without a way to the Internet.
+    """Return a device's access by one family; None without an address, or without a way to the Internet.
 
-    That is a default route by it, or that it leads to one other host alone. The arguments are messages of rtnetlink.
+    Such a way is a default route, or a point-to-point device. The arguments are rtnetlink messages.
     """
     index = int(link["index"])
     gateways = [
@@ -259,7 +259,6 @@ def _has_carrier(link: Any) -> bool:
 
 
 def _hops(route: Any) -> Iterator[tuple[int, str | None]]:
-    """Return by which devices, and which gateways, a route leads."""
     several = route.get_attr("RTA_MULTIPATH")
     if several:
         for each in several:

@@ -1,4 +1,4 @@
-"""The parents' addresses, looked up in a thread: a name server that does not answer says nothing about an uplink."""
+"""Looks up the parents' addresses in a thread: a silent name server says nothing about an uplink."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mptcp_gateway.model import Goal
 log = logging.getLogger(__name__)
 
 MOST_GOALS: Final = 16
-"""Of all parents: each is in rules of the kernel."""
+"""Of all parents together: each has kernel rules."""
 _INTERVAL: Final = 60.0
-"""Seconds between two looks."""
+"""Seconds between two look-ups."""
 _AGAIN: Final = 2.0
 """The same while a parent has no address."""
 
@@ -29,7 +29,7 @@ def look_up(host: str, port: int) -> tuple[Goal, ...]:
 
 
 def known(host: str, port: int) -> tuple[Goal, ...]:
-    """Return what a name server says; nothing where it says nothing."""
+    """Return the name server's answer; nothing without one."""
     try:
         return look_up(host, port)
     except (OSError, UnicodeError):
@@ -37,7 +37,7 @@ def known(host: str, port: int) -> tuple[Goal, ...]:
 
 
 class Resolver:
-    """What is known of the parents' addresses; the last answer counts until there is another."""
+    """The parents' addresses; the last answer counts until there is another."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Resolver:
         return tuple(dict.fromkeys(found))[:MOST_GOALS]
 
     def start(self) -> None:
-        """Look names up for as long as the process runs."""
+        """Start the thread, which looks names up until the process ends."""
         if self._names:
             threading.Thread(target=self._run, name="resolver", daemon=True).start()
 
     def look(self) -> None:
-        """Look all names up once. It may take seconds."""
+        """Look up all names once. It may take seconds."""
         for host, port in self._names:
             said = ""
             try:

@@ -1,7 +1,7 @@
-"""One trial of a way: a connection to a parent by Multipath TCP, bound to the uplink, and reset as soon as it stands.
+"""One trial of a way: a Multipath TCP connection to a parent, bound to the uplink, and reset once established.
 
-So it is four packets, and the kernel opens no further subflows for it. A thorough one sends two segments of full size,
-too, the begin of a request: some ways let the handshake pass, and no full packet, or no Multipath TCP option on data.
+This takes four packets, and the kernel opens no further subflows for it. A thorough trial also sends two full segments,
+the begin of a request: some ways pass the handshake, but no full packets, or no Multipath TCP option on data.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from mptcp_gateway.model import STALLS, Access, Goal, Outcome, Verdict
 MOST_GOALS: Final = 3
 """Addresses of parents that one trial asks, one after the other."""
 LATE: Final = 2.5
-"""Seconds: a SYN that is sent again after three is one of plain TCP, whatever the way carries."""
+"""Seconds. The SYN after three seconds is plain TCP, whatever the way carries."""
 DATA_SECONDS: Final = 2.5
-"""For which the data of a thorough trial may be on their way."""
+"""Limit for the data of a thorough trial to arrive."""
 _POLL_SECONDS: Final = 0.02
 _DATA: Final = f"GET http://{CHECK_NAME}/ HTTP/1.1\r\nX-Trial: ".encode().ljust(2900, b"x")
 _UNACKED, _PATH_MTU = 24, 60
-"""Where struct tcp_info has them (linux/tcp.h)."""
+"""Offsets in struct tcp_info (linux/tcp.h)."""
 _IPPROTO_MPTCP, _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 262, 284, 1, 1
-"""linux/mptcp.h: of struct mptcp_info bytes 8 to 11 are flags."""
+"""linux/mptcp.h: bytes 8 to 11 of struct mptcp_info are flags."""
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
 def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int], *, thorough: bool = False) -> Outcome:
-    """Try one address of a parent after the other until one answers; the best of what they said counts.
+    """Try parents' addresses one after the other until one answers; return the best outcome.
 
-    It takes *timeout*, seconds, for each at most, and a *thorough* one DATA_SECONDS besides. In *ports* are local ports
-    of trials while they go on.
+    Each takes at most *timeout* seconds, and DATA_SECONDS more if *thorough*. *ports* has the local ports of running
+    trials.
     """
     reasons: list[str] = []
     answered: list[Outcome] = []
@@ -59,7 +59,7 @@ def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int]
 
 
 def _connected(access: Access, goal: Goal, timeout: float, ports: set[int], thorough: bool) -> Outcome:
-    """Raises OSError where there is no answer."""
+    """Raises OSError if there is no answer."""
     family = socket.AF_INET if access.address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP) as trying:
         trying.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, access.device.encode() + b"\0")
@@ -89,17 +89,17 @@ def _connected(access: Access, goal: Goal, timeout: float, ports: set[int], thor
 def _is_multipath(trying: socket.socket) -> bool:
     try:
         (flags,) = struct.unpack_from("=I", trying.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 16), 8)
-    except OSError:  # EOPNOTSUPP: it has become a TCP socket
+    except OSError:  # EOPNOTSUPP: the socket fell back to TCP
         return False
     return not flags & _FALLBACK
 
 
 def _with_data(trying: socket.socket, device: str) -> str:
-    """Send two full segments; return what is remarkable about how they arrive. Raises OSError."""
+    """Send two full segments; return what is remarkable about their arrival. Raises OSError."""
     trying.sendall(_DATA)
     until = time.monotonic() + DATA_SECONDS
     path_mtu, unacked = 0, 1
-    # Of this subflow: what it does not get through, the kernel sends by another one.
+    # tcp_info of this subflow: what it does not get through, the kernel sends by another one.
     while unacked:
         if time.monotonic() >= until:
             return STALLS

@@ -1,16 +1,16 @@
-// Asks again, for as long as the page is open and seen: paths join after the first answer, caps come and go.
+// Asks again while the page is open and visible: paths join after the first answer, caps come and go.
 "use strict";
 const SECONDS = 3;
 /**
- * What is shown of check.json (docs/portal.md); sizes in bytes.
+ * The used parts of check.json (docs/portal.md); sizes in bytes.
  * @typedef {{path: string|null, address: string|null, share: number, details: string}} Subflow
  * @typedef {{title: string, left: number, volume: number, low: number, getting_low: number, figure: string}} Budget
  * @typedef {{transport: string, throttler: string, headline: string, lines: string[], advice: string[], subflows: Subflow[], budgets: Budget[]}} CheckReport
- * A bar, and what stands beside it.
+ * A bar and its texts.
  * @typedef {{name: string, address: string, value: number, most: number, low?: number, high?: number, figure: string, details: string}} Bar
  */
 
-/** @param {string} id of an element that the page has @returns {HTMLElement} */
+/** @param {string} id of an element of the page @returns {HTMLElement} */
 function byId(id) {
   const found = document.getElementById(id);
   if (found === null) throw new Error("the page has no " + id);
@@ -38,7 +38,7 @@ function show(report) {
 }
 
 /**
- * Whether the kernel alone was asked, as the throttler is asked by too many or does not answer, and says nothing new: what is there holds more.
+ * Whether the report lacks the throttler's part (it is busy or silent) and says nothing new: the shown one has more.
  * @param {CheckReport} report
  */
 function tellsLess(report) {
@@ -47,7 +47,7 @@ function tellsLess(report) {
 }
 
 /**
- * Where it is another text, write it: a screen reader reads out each change of what is live.
+ * Write the text only if it differs: a screen reader reads out each change in a live region.
  * @param {Element} element @param {string} text
  */
 function write(element, text) {
@@ -55,7 +55,7 @@ function write(element, text) {
 }
 
 /**
- * Have the *lines* there. What is there stays, and gets what changed.
+ * Show the *lines*: keep existing items, and update what changed.
  * @param {HTMLElement} list @param {string[]} lines
  */
 function fill(list, lines) {
@@ -67,7 +67,7 @@ function fill(list, lines) {
 }
 
 /**
- * The same with bars, made as the page has them.
+ * Show the bars likewise, made from the page's template.
  * @param {HTMLElement} list @param {Bar[]} bars
  */
 function bars(list, bars) {
@@ -97,7 +97,7 @@ async function look() {
   if (document.visibilityState !== "hidden") {
     try {
       const answer = await fetch("check.json", { cache: "no-store" });
-      // 503 where the throttler has not answered: what is known all the same is there. Squid's own 503 is a page.
+      // 503 without the throttler's answer has the kernel's part. Squid's own 503 is a page.
       if (!(answer.headers.get("content-type") || "").includes("json")) throw new Error(String(answer.status));
       const report = await answer.json();
       const less = tellsLess(report);

@@ -1,7 +1,7 @@
-"""One daemon in a network namespace: a second one would remove the device and the rules of the first.
+"""One daemon per network namespace: a second one would remove the device and the rules of the first.
 
-What is held is an abstract address of unix(7), of which each network namespace has its own, and which ends with its
-holder. Anybody may take one: it counts where root, or this user, has it.
+The lock is an abstract address of unix(7): each network namespace has its own, and it ends with its holder. Any user
+can bind it, so it counts only if root or this user holds it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CREDENTIALS = struct.Struct("=iII")
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the network namespace. Raises KernelError where another daemon does."""
+    """Hold the network namespace. Raises KernelError if another daemon does."""
     with socket.socket(socket.AF_UNIX) as held:
         try:
             held.bind(_ADDRESS)
-            held.listen(4096)  # nobody accepts: so often may others ask
+            held.listen(4096)  # connections are never accepted: others can ask this often
         except OSError as error:
             process, user = _holder()
             if user in (0, os.geteuid()):
@@ -38,13 +38,13 @@ def alone() -> Iterator[None]:
 
 
 def _holder() -> tuple[int, int | None]:
-    """Return process and user of who listens at the address; no user where nobody does."""
+    """Return process and user that listen at the address; no user if none does."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         try:
             asking.connect(_ADDRESS)
         except BlockingIOError:
-            return 0, 0  # so many ask already
+            return 0, 0  # the backlog is full
         except OSError:
             return 0, None
         found = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

@@ -1,6 +1,6 @@
-"""The virtual device, and the routes that lead a tunnel's packets there. rtnetlink(7).
+"""The virtual device, and the routes that lead a tunnel's packets to it. rtnetlink(7).
 
-All of it is known by its names and numbers: what a killed daemon left is removed, and made anew.
+Names and numbers are fixed, so that a start removes what a killed daemon left, and makes it anew.
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ from mptcp_tunnel.model import Address, End
 DEVICE: Final = "mptcp-udp"
 _PEER_DEVICE: Final = "mptcp-udp-end"
 ADDRESSES: Final = (ip_address("198.18.0.1"), ip_address("fd6d:7074:6370::1"))
-"""Of the device: tunnel programs send from there. 198.18.0.0/15 is for tests of network devices (RFC 2544), so that no
-uplink has it; the other is a unique local prefix (RFC 4193) of ours."""
+"""Of the device: tunnel programs send from these. 198.18.0.0/15 is for tests of network devices (RFC 2544), so that no
+uplink has it; the IPv6 one is in our unique local prefix (RFC 4193)."""
 _FAR_4, _FAR_6 = ip_address("198.18.4.0"), ip_address("fd6d:7074:6370::1:0")
-"""The first of what stands for relays; they are 1,024 at most."""
+"""The first addresses that stand for relays; there are at most 1,024."""
 TABLE: Final = 7712
 PREFERENCE: Final = 7712
-"""Of our rules."""
 MTU: Final = 1500
 
 
 def far_end(number: int, port: int, version: int) -> End:
-    """Return what stands for the other end of a proxy's tunnel *number*, as the tunnel program sees it."""
+    """Return the stand-in for the other end of a proxy's tunnel *number*, as the tunnel program sees it."""
     return End((_FAR_4 if version == 4 else _FAR_6) + number, port)
 
 
 def near_end(port: int, version: int) -> End:
-    """Return the end of the tunnel program here, as it sees it."""
+    """Return the local tunnel program's end, as it sees it."""
     return End(ADDRESSES[0 if version == 4 else 1], port)
 
 
 def index_of(interface: str) -> int:
-    """Return the kernel's number of an interface. Raises KernelError."""
+    """Return the index of an interface. Raises KernelError."""
     try:
         return socket.if_nametoindex(interface)
     except OSError:
@@ -67,9 +66,9 @@ class Network:
         try:
             self._route.link("add", ifname=DEVICE, kind="veth", peer={"ifname": _PEER_DEVICE}, mtu=MTU)
             index, other = index_of(DEVICE), index_of(_PEER_DEVICE)
-            # Nobody is asked for its addresses: what is sent there is redirected before.
+            # No ARP: packets are redirected before they need a link-layer address.
             self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
-            # Bundles of packets (UDP GSO) are taken apart before they get to its other end.
+            # The kernel takes bundles of packets (UDP GSO) apart before they reach the other end.
             self._route.link("set", index=index, gso_max_segs=1)
             self._settle(index, other)
         except NetlinkError as error:
@@ -80,7 +79,7 @@ class Network:
         return index, bytes.fromhex(self._attribute(index, "IFLA_ADDRESS").replace(":", ""))
 
     def lead(self, end: End, port: int) -> None:
-        """Have the UDP packets from *port* to this end go to the device. Raises KernelError."""
+        """Route the UDP packets from *port* to this end to the device. Raises KernelError."""
         self._rules[end, port] = {
             "family": socket.AF_INET if end.address.version == 4 else socket.AF_INET6,
             "dst": str(end.address),
@@ -101,20 +100,14 @@ class Network:
                 self._route.link("del", index=found[0])
 
     def lead_far_ends(self, version: int) -> None:
-        """Have the packets to all that stands for relays go to the device: one rule, however many they are.
-
-        Raises KernelError.
-        """
+        """Route packets to every relay's stand-in to the device, with one rule. Raises KernelError."""
         base, length = (_FAR_4, 22) if version == 4 else (_FAR_6, 118)
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         self._rules[version] = {"family": family, "dst": str(base), "dst_len": length}
         self._add(self._rules[version])
 
     def mend(self, index: int) -> None:
-        """Put back what others removed of the device *index*: systemd-networkd does so with rules and routes of others.
-
-        Raises KernelError where that cannot be done.
-        """
+        """Restore what others removed; systemd-networkd removes foreign rules and routes. Raises KernelError."""
         if index_of(DEVICE) != index:
             raise KernelError(f"{DEVICE} is another device now")
         try:
@@ -125,7 +118,7 @@ class Network:
             self._add(rule)
 
     def _settle(self, index: int, other: int) -> None:
-        """Have addresses and routes. Raises NetlinkError."""
+        """Set addresses and routes. Raises NetlinkError."""
         for each in (index, other):
             self._route.link("set", index=each, state="up")
         for address in ADDRESSES:

@@ -1,7 +1,7 @@
-"""Messages as UDP packets that no socket of ours has: they have the tunnel program's port. raw(7), packet(7).
+"""Messages as UDP packets with the tunnel program's port, without a socket of that port. raw(7), packet(7).
 
-They leave by the uplink that they probe, from its address and the tunnel program's port, so that they keep open what a
-NAT has for the tunnel itself. They come in by a packet socket, with a filter for their first two bytes.
+They leave by the uplink that they probe, from its address and that port, so that they keep a NAT's mapping for the
+tunnel open. They come in by a packet socket, with a filter for their first two bytes.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ _SOL_PACKET, _PACKET_IGNORE_OUTGOING = 263, 23
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_PKTINFO = 26, 33, 35, 8
 _TIMESPEC = struct.Struct("@ll")
 _BELIEVED: Final = 10_000_000_000
-"""Nanoseconds that a message may have waited: else the wall clock was set meanwhile."""
+"""Nanoseconds. If a stamp says that a message waited longer, the wall clock was set meanwhile."""
 _ETH_P_ALL: Final = 3
 _LARGEST: Final = 2048
 _ANCILLARY: Final = socket.CMSG_SPACE(16)
 _ROOM: Final = 2 << 20
-"""Bytes of what waits to be read, as the kernel counts them: a few thousand messages."""
+"""Bytes of the receive queue, as the kernel counts them: a few thousand messages."""
 _FIRST: Final = MAGIC << 8 | VERSION
-"""The first two bytes of a message."""
 _INSTRUCTION = struct.Struct("=HBBI")
 _FILTER: Final = (
-    # At the begin is the IP header: a cooked packet socket.
+    # The data begin with the IP header: a cooked packet socket.
     (0x30, 0, 0, 0),  # ldb [0]
     (0x74, 0, 0, 4),  # rsh 4
-    (0x15, 0, 5, 4),  # jeq 4, IPv6 else
+    (0x15, 0, 5, 4),  # jeq 4, otherwise IPv6
     (0x30, 0, 0, 9),  # ldb [9]: protocol
     (0x15, 0, 8, 17),  # UDP
     (0xB1, 0, 0, 0),  # ldxb 4*([0]&0xf)
@@ -53,19 +52,17 @@ _FILTER: Final = (
 
 
 class Received(NamedTuple):
-    """One message that came in."""
-
     ends: Ends
     payload: bytes
     came: int = 0
-    """When the kernel had it, nanoseconds of the monotonic clock: this process may have been late to read it."""
+    """When the kernel received it, nanoseconds of the monotonic clock: this process may have read it late."""
 
 
 class Receiver:
     """Messages that come in by one interface."""
 
     def __init__(self, interface: str) -> None:
-        """Raise KernelError where it cannot be opened."""
+        """Raises KernelError."""
         self.interface = interface
         try:
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
@@ -75,7 +72,7 @@ class Receiver:
         self._program = ctypes.create_string_buffer(program, len(program))
         wanted = struct.pack("@HP", len(_FILTER), ctypes.addressof(self._program))
         try:
-            # Else the kernel would copy each packet that leaves, for the filter to refuse.
+            # Otherwise the kernel would copy each leaving packet to the filter.
             self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, wanted)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _ROOM)
@@ -93,7 +90,7 @@ class Receiver:
         self._socket.close()
 
     def read(self, limit: int) -> list[Received]:
-        """Return what waits, at most *limit*. Raises KernelError where the interface has gone."""
+        """Return at most *limit* waiting messages. Raises KernelError if the interface is gone."""
         found: list[Received] = []
         now = time.monotonic_ns()
         ahead = time.time_ns() - now
@@ -110,7 +107,7 @@ class Receiver:
 
 
 def _time_of(told: Sequence[tuple[int, int, bytes]], ahead: int, now: int) -> int:
-    """Return the time of the kernel's stamp by the monotonic clock, from which the wall clock is *ahead*."""
+    """Convert the kernel's stamp to the monotonic clock, which the wall clock is *ahead* of."""
     for _, kind, data in told:
         if kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack(data)
@@ -121,7 +118,7 @@ def _time_of(told: Sequence[tuple[int, int, bytes]], ahead: int, now: int) -> in
 
 
 def parsed_packet(data: bytes) -> Received | None:
-    """Return the UDP payload of an IP packet, with its ends as its receiver sees them; None for anything else."""
+    """Return the UDP payload of an IP packet, with its ends as the receiver sees them; None for anything else."""
     if len(data) < 28:
         return None
     if data[0] >> 4 == 4:
@@ -142,7 +139,7 @@ def parsed_packet(data: bytes) -> Received | None:
 
 @lru_cache(4096)
 def _ends(addresses: bytes, ports: bytes) -> Ends:
-    """Return the ends, as the receiver sees them, of source and destination in network order."""
+    """Return the receiver's view of source and destination, which are in network order."""
     half = len(addresses) // 2
     source_port, destination_port = struct.unpack("!HH", ports)
     local = End(ip_address(addresses[half:]), destination_port)
@@ -153,10 +150,9 @@ class Sender:
     """Messages that leave by one interface."""
 
     def __init__(self, interface: str) -> None:
-        """Raise KernelError where it cannot be opened."""
+        """Raises KernelError."""
         self._sockets: dict[int, socket.socket] = {}
         self._classes = {4: 0, 6: 0}
-        """In which the packets of each socket leave."""
         try:
             for family in (socket.AF_INET, socket.AF_INET6):
                 opened = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
@@ -172,16 +168,16 @@ class Sender:
             each.close()
 
     def send(self, ends: Ends, payload: bytes, class_id: int) -> None:
-        """Send *payload* in an HTB class; one that does not leave is as one that is lost."""
+        """Send *payload* in an HTB class. A packet that cannot leave counts as lost."""
         packet, source = packet_of(ends, payload), ends.local.address
-        # The route is looked up for this source: the header's counts for nothing there.
+        # The kernel routes by this source; it ignores the one in the header.
         if source.version == 4:
             told = socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4x", 0, source.packed)
         else:
             told = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + bytes(4)
         with suppress(OSError):
             if class_id != self._classes[source.version]:
-                # A probe finds the queue that the tunnel's packets find. From 8000:0 on a handle is no int of C.
+                # A probe must wait in the tunnel's own queue. Handles from 8000:0 on do not fit a C int.
                 packed = struct.pack("=I", class_id)
                 self._sockets[source.version].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, packed)
                 self._classes[source.version] = class_id
@@ -189,14 +185,14 @@ class Sender:
 
 
 def packet_of(ends: Ends, payload: bytes) -> bytes:
-    """Return the IP packet of a message; of IPv4 the kernel fills in length, number and checksum."""
+    """Return the IP packet of a message; the kernel fills in IPv4's length, number and checksum."""
     local, remote = ends
     size = 8 + len(payload)
     pseudo = local.address.packed + remote.address.packed + struct.pack("!II", size, socket.IPPROTO_UDP)
     header = struct.pack("!HHHH", local.port, remote.port, size, 0)
     udp = struct.pack("!HHHH", local.port, remote.port, size, checksum(pseudo + header + payload)) + payload
     if isinstance(local.address, IPv4Address):
-        # Not to be fragmented: a path that is too narrow is seen to be.
+        # Don't fragment, so that a path that is too narrow shows.
         ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + size, 0, 0x4000, 64, socket.IPPROTO_UDP, 0)
     else:
         assert isinstance(local.address, IPv6Address)
@@ -205,7 +201,7 @@ def packet_of(ends: Ends, payload: bytes) -> bytes:
 
 
 def checksum(data: bytes) -> int:
-    """Return the Internet checksum (RFC 1071) of *data*, as UDP has it: never 0."""
+    """Return the Internet checksum (RFC 1071) of *data* as UDP uses it: never 0."""
     if len(data) % 2:
         data += b"\0"
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))

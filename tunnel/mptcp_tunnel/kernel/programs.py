@@ -1,6 +1,6 @@
 """The splitter and the joiner in the kernel, and their maps. bpf(2), tc-bpf(8).
 
-The structures are those of ``programs/tunnel.h``; of those in maps the loader compares the sizes.
+The structures match ``programs/tunnel.h``; the loader compares the sizes of the maps' ones.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _HOP = struct.Struct("=I16s")
 _PATH = struct.Struct(f"={2 * _END.size}s{_HOP.size}sIIIQQQQ")
 _TUNNEL = struct.Struct(f"={2 * _END.size}sQQQII{MOST_PATHS * _PATH.size}s")
 PATH_STATE = struct.Struct("=QQQQQ")
-"""What is counted of a path; before that, when its virtual queue is empty."""
+"""When the path's virtual queue is empty, then its counters."""
 STATE_HEAD = struct.Struct("=QQ")
 """Number of the last packet, and the clock of WEIGHTS; the paths follow."""
 _SETTINGS = struct.Struct("=I8s8192s")
 _CLSACT, _INGRESS, _EGRESS = 0xFFFF0000, 0xFFFFFFF2, 0xFFFFFFF3
 """Parents of filters at a clsact qdisc (linux/pkt_sched.h)."""
 _WITH_ETHERNET = (1, 772)
-"""ARPHRD_ETHER, and the loopback device (linux/if_arp.h): their packets begin with an Ethernet header."""
+"""ARPHRD_ETHER and the loopback device (linux/if_arp.h): their packets begin with an Ethernet header."""
 _ALL = 3
 """ETH_P_ALL."""
 _PREFERENCE: Final = 7
-"""Of our filters: by it they are known."""
+"""Identifies our filters."""
 
 
 def packed_end(end: End) -> bytes:
@@ -67,7 +67,7 @@ def _packed_hop(next_hop: Address) -> bytes:
 
 
 def _packed_path(path: PathState, share: float | None) -> bytes:
-    """*share* of the bytes that goes by the path; None: by its rate."""
+    """*share*: the path's share of the bytes; None: by its rate."""
     byte_time = round((8e9 / path.rate if share is None else 1 / share) * (1 << _BYTE_TIME_SHIFT))
     numbers = path.interface, path.alive, path.class_id, byte_time, path.delay, ROOM, path.queue
     return _PATH.pack(packed_ends(path.outside), _packed_hop(path.next_hop), *numbers)
@@ -77,18 +77,14 @@ class Programs:
     """Both programs, attached to the devices of one network namespace."""
 
     def __init__(self, device: int, address: bytes, ports: Iterable[int]) -> None:
-        """*device*: index of the virtual one, and its MAC *address*; *ports*: where tunnel programs are here.
-
-        Raises KernelError.
-        """
+        """*device*: the virtual one's index, *address*: its MAC; *ports*: of tunnel programs. Raises KernelError."""
         self._bpf = Bpf()
         self._route = IPRoute()
         self._device = device
         self._attached: dict[tuple[int, int], str] = {}
         self._counted: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
-        """What was read last of a tunnel, and what it says."""
+        """By tunnel: the value read last, and its counters."""
         self._places: dict[Ends, tuple[int, int]] = {}
-        """What the joiner knows."""
         self._hooks: set[int] = set()
         """Interfaces whose clsact qdisc is ours."""
         bits = bytearray(1 << 13)
@@ -101,7 +97,7 @@ class Programs:
             )
             self._tunnels = self._bpf.array("tunnel_tunnels", _TUNNEL.size, MOST_TUNNELS)
             self.states = self._bpf.array("tunnel_states", STATE_HEAD.size + MOST_PATHS * PATH_STATE.size, MOST_TUNNELS)
-            """What the programs count: a head for each tunnel, and its paths."""
+            """The programs' counters: per tunnel a head, and its paths."""
             maps = {
                 "inside": self._inside,
                 "outside": self._outside,
@@ -111,13 +107,12 @@ class Programs:
             self.codes = self._bpf.load(
                 PROGRAMS / "mptcp_tunnel.o", _SETTINGS.pack(device, address, bytes(bits)), maps, Path("./run")
             )
-            """Descriptors of the programs by their names."""
         except KernelError:
             self.close()
             raise
 
     def close(self) -> None:
-        """Take the programs from their devices; the kernel frees all of it."""
+        """Detach the programs; the kernel frees everything."""
         for interface, parent in self._attached:
             self._command("del-filter", interface, parent)
         self._attached.clear()
@@ -129,13 +124,13 @@ class Programs:
         self._bpf.close()
 
     def attach_splitter(self) -> None:
-        """Attach it to the virtual device. Raises KernelError."""
+        """Attach the splitter to the virtual device. Raises KernelError."""
         (device,) = self._route.get_links(self._device)
         self._attach(self._device, _EGRESS, SPLITTER)
-        self._attach(device.get("link"), _INGRESS, SPLITTER)  # the other end: what comes out of bundles
+        self._attach(device.get("link"), _INGRESS, SPLITTER)  # the other end: packets of bundles
 
     def attach_joiner(self, uplink: int) -> None:
-        """Attach it to an interface, by index. Raises KernelError."""
+        """Attach the joiner to an interface, by index. Raises KernelError."""
         try:
             (link,) = self._route.get_links(uplink)
         except NetlinkError as error:
@@ -144,7 +139,7 @@ class Programs:
         self._attach(uplink, _INGRESS, JOINER if has_header else IP_JOINER)
 
     def mend(self) -> None:
-        """Attach again what others have taken from devices that are there. Raises KernelError."""
+        """Attach the programs again where others detached them. Raises KernelError."""
         for (interface, parent), program in list(self._attached.items()):
             try:
                 socket.if_indextoname(interface)
@@ -158,7 +153,7 @@ class Programs:
     def set_tunnel(
         self, number: int, inside: Ends, paths: Sequence[PathState | None], split: Split, queue: int = 0
     ) -> None:
-        """Tell the splitter of a tunnel. *queue* is what a path's may hold, nanoseconds; 0: any. Raises KernelError."""
+        """Set a tunnel for the splitter. *queue*: a path's longest queue, nanoseconds; 0: any. Raises KernelError."""
         packed = b"".join(
             bytes(_PATH.size) if path is None else _packed_path(path, split.share(index))
             for index, path in enumerate(paths)
@@ -169,13 +164,13 @@ class Programs:
         self._bpf.update_batch(self._inside, packed_ends(inside), _NUMBER.pack(number))
 
     def set_outside(self, places: Mapping[Ends, tuple[int, int]]) -> None:
-        """Tell the joiner whose packets come from where: tunnel and path by their ends. Raises KernelError."""
+        """Set the tunnel and path of packets with these ends, for the joiner. Raises KernelError."""
         keys = b"".join(map(packed_ends, places))
         self._bpf.update_batch(self._outside, keys, b"".join(_PLACE.pack(*place) for place in places.values()))
         self._places |= places
 
     def forget_outside(self, ends: Ends, place: tuple[int, int]) -> None:
-        """Have nothing come from there for a path, unless another one has these ends now. Raises KernelError."""
+        """Remove these ends of a path, unless another path has them now. Raises KernelError."""
         if self._places.get(ends) == place:
             del self._places[ends]
             self._bpf.delete_batch(self._outside, packed_ends(ends))
@@ -185,18 +180,18 @@ class Programs:
         self._bpf.delete_batch(self._inside, packed_ends(ends))
 
     def counters(self, number: int) -> tuple[PathCounters, ...]:
-        """Return what was counted of each path of a tunnel. Raises KernelError."""
+        """Return the counters of each path of a tunnel. Raises KernelError."""
         value = self._bpf.lookup(self.states, _NUMBER.pack(number))
         before = self._counted.get(number)
         if before is not None and before[0] == value:
-            return before[1]  # as most are of a thousand tunnels
+            return before[1]  # the usual case with a thousand tunnels
         counted = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
         found = tuple(PathCounters(*each[1:]) for each in counted)
         self._counted[number] = value, found
         return found
 
     def _attach(self, interface: int, parent: int, program: str) -> None:
-        left = program in self._names(interface, parent)  # by one that was killed
+        left = program in self._names(interface, parent)  # from a killed daemon
         try:
             self._route.tc("add", "clsact", interface)
             self._hooks.add(interface)
@@ -212,7 +207,6 @@ class Programs:
         self._attached[interface, parent] = program
 
     def _names(self, interface: int, parent: int) -> list[str]:
-        """Return the names of the programs that are attached there."""
         found = []
         with suppress(NetlinkError):
             for each in self._route.get_filters(interface, 0, parent):

@@ -1,7 +1,7 @@
-"""The resequencer: a program that holds packets of a netfilter queue until those before them have come.
+"""The resequencer: a program that holds packets of a netfilter queue until their predecessors have come.
 
-It is in C (``resequencer/``). Without it, or where it ends, the queue lets packets pass as they come (``bypass``).
-The number of a packet is in IPv4's identification, or in IPv6's flow label.
+It is in C (``resequencer/``). If it is not running, the queue lets packets pass as they come (``bypass``). A packet's
+number is in IPv4's identification, or in IPv6's flow label.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NFTABLES: Final = f"""\
 }}
 """
 _IPTABLES: Final = {"iptables": ("ip", "raw"), "ip6tables": ("ip6", "raw")}
-"""By its program, the table in which iptables keeps its rules, where it is built on nftables."""
+"""By program: the nftables table that iptables-nft uses."""
 _RULES_OF_CHAIN: Final = re.compile(r"chain (?!PREROUTING\b)|policy \w+;\n\t\t\S")
 """Another chain in it, or a rule."""
 _RULE: Final = f"-i {DEVICE} -p udp -j NFQUEUE --queue-num {QUEUE} --queue-bypass".split()
@@ -43,13 +43,13 @@ class Resequencer:
     """The program, and the rule that gives it packets."""
 
     def __init__(self) -> None:
-        """Raise KernelError where one of them cannot be had."""
+        """Raises KernelError."""
         self._process = _started()
         self._undo: list[tuple[Sequence[str], str]] = []
         self._rules: list[tuple[Sequence[str], Sequence[str], str]] = []
-        """Of each, what tells whether it is there, and what makes it: a command and what it reads."""
+        """For each: the command that tests whether it exists, the one that makes it, and that one's input."""
         self._made_tables: list[tuple[str, str]] = []
-        """Those of iptables that were not there before."""
+        """Tables of iptables that did not exist before."""
         try:
             self._lead()
         except KernelError:
@@ -68,8 +68,8 @@ class Resequencer:
                     _run(["nft", "delete", "table", *table])
 
     def mend(self) -> bool:
-        """Put back rules that others removed, and start the program again where it has ended; tell whether it had: it
-        knows of no tunnel then. Raises KernelError where that cannot be done."""
+        """Restore removed rules, and restart an ended program; tell whether it was restarted: it knows no tunnel then.
+        Raises KernelError."""
         for there, make, text in self._rules:
             try:
                 _run(there)
@@ -94,7 +94,7 @@ class Resequencer:
             self._process.wait()
 
     def _lead(self) -> None:
-        """Have packets queued: by nftables, or by iptables where this kernel's nftables has no queues."""
+        """Queue packets by nftables, or by iptables if this kernel's nftables has no queues."""
         try:
             _run(["nft", "-f", "-"], _NFTABLES)
             self._undo.append((["nft", "-f", "-"], _NO_TABLE))
@@ -109,13 +109,12 @@ class Resequencer:
                 log.warning("queue IPv6 packets that come by %s: %s; they pass as they come", DEVICE, refused)
 
     def _lead_by(self, name: str, table: tuple[str, str]) -> bool:
-        """Have packets queued by iptables; tell whether that is so."""
         chain = ["-t", "raw", "-w"]
         before = _listed(table)
         for program in (name, f"{name}-legacy"):
             remove = [program, *chain, "-D", "PREROUTING", *_RULE]
             with suppress(KernelError):
-                _run(remove)  # of one that was killed
+                _run(remove)  # from a killed daemon
                 before = before if _RULES_OF_CHAIN.search(_listed(table)) else ""
             with suppress(KernelError):
                 add, there = ([program, *chain, each, "PREROUTING", *_RULE] for each in ("-A", "-C"))
@@ -128,7 +127,7 @@ class Resequencer:
         return False
 
     def tell(self, far: End, patience: int) -> None:
-        """Have packets of the tunnel with that far end held for *patience* nanoseconds at most. Raises KernelError."""
+        """Hold packets of the tunnel with that far end for at most *patience* nanoseconds. Raises KernelError."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{far.address} {far.port} {patience // 1000}\n")

@@ -1,6 +1,6 @@
-"""By which gateway an address is reached, and which addresses are here. rtnetlink(7).
+"""Gateways and local addresses, from the kernel. rtnetlink(7).
 
-A thousand relays may come at once, each by two or three addresses, and pyroute2 takes milliseconds for a question.
+Not by pyroute2, which takes milliseconds per query: a thousand relays may come at once, each by two or three addresses.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ _LARGEST: Final = 1 << 16
 
 
 class Routes:
-    """Questions to the kernel of one network namespace."""
+    """Queries to the kernel of one network namespace."""
 
     def __init__(self) -> None:
         """Raises KernelError."""
         self._number = 0
-        """Of the last question."""
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
             self._socket.settimeout(1.0)
@@ -44,10 +43,7 @@ class Routes:
         self._socket.close()
 
     def next_hop(self, to: Address, source: Address, interface: int) -> Address:
-        """Return by which gateway *to* is reached from *source* by an interface, itself where it is on the link.
-
-        Raises KernelError.
-        """
+        """Return the gateway to *to* from *source* by an interface, *to* itself if on the link. Raises KernelError."""
         family = socket.AF_INET if to.version == 4 else socket.AF_INET6
         bits = to.max_prefixlen
         body = _ROUTE.pack(family, bits, bits, 0, 0, 0, 0, 0, 0)
@@ -66,7 +62,7 @@ class Routes:
         return ip_address(gateway) if gateway else to
 
     def addresses(self) -> dict[int, list[Address]]:
-        """Return the addresses of each interface, by its number. Raises KernelError."""
+        """Return the addresses of each interface, by its index. Raises KernelError."""
         found: dict[int, list[Address]] = {}
         try:
             answers = self._ask(_GET_ADDRESS, _REQUEST | _DUMP, _INTERFACE_ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
@@ -81,8 +77,7 @@ class Routes:
         return found
 
     def way(self, to: Address, interface: str, addresses: Mapping[int, Sequence[Address]]) -> tuple[Address, Address]:
-        """Return by which gateway *to* is reached from an interface, itself where it is on the link, and from which of
-        the *addresses*. Raises KernelError."""
+        """Return what :meth:`next_hop` does, and the source, one of the *addresses*. Raises KernelError."""
         index = index_of(interface)
         there = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]
         if not there:
@@ -90,7 +85,7 @@ class Routes:
         return self.next_hop(to, there[0], index), there[0]
 
     def _ask(self, kind: int, flags: int, body: bytes) -> list[bytes]:
-        """Return what the kernel answers, without headers. Raises OSError."""
+        """Return the kernel's answers, without headers. Raises OSError."""
         self._number = self._number % 0xFFFFFFFF + 1
         self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, flags, self._number, 0) + body)
         found: list[bytes] = []
@@ -100,7 +95,7 @@ class Routes:
                 length, kind, flags, number, _ = _HEADER.unpack_from(answer)
                 message, answer = answer[_HEADER.size : length], answer[max(_HEADER.size, length + 3 & ~3) :]
                 if number != self._number:
-                    continue  # to a question that was given up
+                    continue  # the answer to an abandoned query
                 if kind == _DONE:
                     return found
                 if kind == _ERROR:

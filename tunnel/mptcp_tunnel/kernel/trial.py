@@ -1,6 +1,6 @@
-"""Tries what the tunnel needs of the kernel, in a network namespace that goes away with the process.
+"""Tries what the tunnel needs of the kernel, in a network namespace that ends with the process.
 
-It prints one JSON object: feature to null where it works, else to the reason.
+It prints one JSON object: each feature with null if it works, otherwise with the reason.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from mptcp_tunnel.kernel.resequencer import Resequencer
 
 
 class Need(NamedTuple):
-    """What there has to be, in words for people."""
-
     what: str
     why: str
     remedy: str

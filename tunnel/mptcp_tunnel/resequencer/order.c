@@ -15,7 +15,7 @@ void order_begin(struct order *order, uint64_t patience)
     order->held[HEAD].before = order->held[HEAD].after = HEAD;
 }
 
-/* Hold a packet at its place, as the last that arrived. */
+/* Hold a packet at its place, as the newest. */
 static void hold(struct order *order, uint16_t place, uint32_t packet, uint64_t now)
 {
     struct held *head = &order->held[HEAD];
@@ -35,14 +35,14 @@ static void drop(struct order *order, struct held *held)
     order->count--;
 }
 
-/* Go to the number that follows: none is 0. */
+/* Go to the next number; 0 is not used. */
 static void advance(struct order *order)
 {
     if (!++order->next)
         order->next = 1;
 }
 
-/* Release what stands at the next number, and all that follows without a gap. */
+/* Release the next number, and all that follow without a gap. */
 static void release_run(struct order *order, release_fn release, void *context)
 {
     struct held *held;
@@ -54,7 +54,7 @@ static void release_run(struct order *order, release_fn release, void *context)
     }
 }
 
-/* Give up the numbers before the first packet that is held, and release from there. */
+/* Give up the numbers before the first held packet, and release from there. */
 static void skip(struct order *order, release_fn release, void *context)
 {
     while (order->count && !order->held[order->next % WINDOW].there)
@@ -62,7 +62,7 @@ static void skip(struct order *order, release_fn release, void *context)
     release_run(order, release, context);
 }
 
-/* Tell whether each path that carried something lately is past the next number. */
+/* Return whether each path that carried something lately is past the next number. */
 static bool is_lost(const struct order *order, uint64_t now)
 {
     for (unsigned path = 0; path < PATHS; path++)
@@ -91,7 +91,7 @@ void order_take(struct order *order, uint16_t number, unsigned path, uint32_t pa
         order->paths[path].newest = number;
     }
     held = &order->held[number % WINDOW];
-    if (distance < 0 || held->there) { /* late, or there already */
+    if (distance < 0 || held->there) { /* late, or a duplicate */
         release(context, packet);
     } else {
         hold(order, number % WINDOW, packet, now);
@@ -104,7 +104,7 @@ void order_take(struct order *order, uint16_t number, unsigned path, uint32_t pa
 uint64_t order_expire(struct order *order, uint64_t now, release_fn release, void *context)
 {
     while (order->count) {
-        /* The longest held need not be the next: each number came when it came. */
+        /* The packet held longest need not be the next. */
         uint64_t first = order->held[order->held[HEAD].after].arrived;
 
         if (now - first < order->patience)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* resequencer QUEUE: releases packets of a netfilter queue in the order of their numbers: the IPv4 identification, the lower
- * 16 bits of the IPv6 flow label. One flow of UDP is one order. On stdin come lines "ADDRESS PORT MICROSECONDS": the ends by which a tunnel is known here (its far end),
- * and how long a packet of it may be held. It ends with stdin. nfnetlink_queue of the kernel: linux/netfilter/nfnetlink_queue.h. */
+/* resequencer QUEUE: releases packets of a netfilter queue in the order of their numbers (IPv4's identification, or the
+ * lower 16 bits of IPv6's flow label). Each UDP flow has its own order. A line "ADDRESS PORT MICROSECONDS" on stdin
+ * names a tunnel's far end, and how long its packets may be held. The program ends with stdin. The kernel's side is
+ * nfnetlink_queue (linux/netfilter/nfnetlink_queue.h). */
 #include "order.h"
 
 #include <arpa/inet.h>
@@ -21,11 +22,11 @@
 #define FLOWS 2048
 #define BUCKETS 4096
 #define BATCH 64
-#define MESSAGE 512 /* bytes of one: the kernel copies no more than the headers */
+#define MESSAGE 512 /* bytes: the kernel copies only the headers */
 #define HEADERS 64
 #define LENGTH 4096 /* packets that may wait for a verdict */
 #define UNORDERED 0 /* number of a packet that waits for no others: programs/tunnel.h */
-#define PATIENCE 50000000ULL /* ns, of a tunnel of which nothing was said */
+#define PATIENCE 50000000ULL /* ns, for a tunnel without a line on stdin */
 
 struct end {
     uint8_t address[16]; /* IPv4 mapped into IPv6 */
@@ -35,18 +36,18 @@ struct end {
 struct flow {
     struct end end; /* the far one */
     struct flow *next; /* in its bucket */
-    bool holds; /* it is among those below */
+    bool holds; /* it is in holding[] */
     struct order order;
 };
 
 static struct flow *buckets[BUCKETS];
 static unsigned flow_count;
-static struct flow *holding[FLOWS]; /* those that hold something */
+static struct flow *holding[FLOWS]; /* flows with held packets */
 static unsigned holding_count;
 static int netlink;
 static uint16_t queue;
 
-/* Verdicts that leave together. */
+/* A batch of verdicts. */
 static char verdicts[BATCH * 64];
 static size_t verdict_bytes;
 
@@ -111,7 +112,7 @@ static void release_packet(void *context, uint32_t packet)
     verdict_bytes += NLMSG_ALIGN(message->nlmsg_len);
 }
 
-/* Return the flow with that far end, NULL where there is no room for it. */
+/* Return the flow with that far end; NULL if there is no room for it. */
 static struct flow *flow_of(const struct end *end)
 {
     uint32_t hash = end->port;
@@ -139,7 +140,7 @@ static void map_address(struct end *end, const void *address)
     memcpy(end->address + 12, address, 4);
 }
 
-/* Return the number of a packet of UDP, and its source; UNORDERED for all else. */
+/* Return a UDP packet's number and source; UNORDERED for all others. */
 static uint16_t number_of(const uint8_t *packet, size_t bytes, struct end *source)
 {
     if (bytes >= 28 && packet[0] == 0x45 && packet[9] == IPPROTO_UDP) {
@@ -155,7 +156,7 @@ static uint16_t number_of(const uint8_t *packet, size_t bytes, struct end *sourc
     return UNORDERED;
 }
 
-/* Release what has been held long enough; return when that is due again, 0 where nothing is held. */
+/* Release the packets held long enough; return when to call again, 0 if none is held. */
 static uint64_t expire_all(uint64_t now)
 {
     uint64_t due = 0;
@@ -175,7 +176,7 @@ static uint64_t expire_all(uint64_t now)
     return due;
 }
 
-/* Take one packet of the queue in. */
+/* Take one packet of the queue. */
 static void take(const struct nlmsghdr *message, uint64_t now)
 {
     const struct nlattr *attribute = (const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(sizeof(struct nfgenmsg)));
@@ -249,7 +250,7 @@ static void configure(void)
         fail("configure the queue");
 }
 
-/* Read what is said of tunnels; say whether stdin has ended. */
+/* Read lines about tunnels; return whether stdin has ended. */
 static bool told(void)
 {
     static char line[256];
@@ -328,7 +329,7 @@ int main(int count, char **arguments)
                     take(message, now);
             }
         }
-        /* What is in the queue when it goes, the kernel drops. */
+        /* The kernel drops packets that are still in the queue at exit. */
         due = expire_all(ended ? UINT64_MAX : now);
         flush_verdicts();
         if (ended)

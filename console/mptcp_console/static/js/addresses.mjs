@@ -1,8 +1,8 @@
 /**
- * Addresses as somebody types them: whole, the beginning of one, or none. Pure.
+ * Typed addresses: whole, incomplete, or wrong. Pure.
  */
 
-/** @typedef {{kind: "none"|"whole"|"incomplete"|"wrong", address: string}} Typed *address* where it is whole, as the throttler writes it */
+/** @typedef {{kind: "none"|"whole"|"incomplete"|"wrong", address: string}} Typed *address*: if it is whole, as the throttler writes it */
 
 /** @param {string} text @returns {Typed} */
 export function addressOf(text) {
@@ -12,7 +12,7 @@ export function addressOf(text) {
   return found === "incomplete" || found === "wrong" ? {kind: found, address: ""} : {kind: "whole", address: found};
 }
 
-/** @param {Typed["kind"]} kind @returns {string} what is said beside the field; most often nothing */
+/** @param {Typed["kind"]} kind @returns {string} the hint beside the field; usually empty */
 export function addressHint(kind) {
   if (kind === "incomplete") return "The address is incomplete: all clients are shown.";
   return kind === "wrong" ? "This is no IP address, and no name of one: all clients are shown." : "";
@@ -29,7 +29,7 @@ function four(word) {
 }
 
 /**
- * RFC 4291, 2.2; written as by RFC 5952.
+ * Read by RFC 4291, 2.2; written by RFC 5952.
  * @param {string} word @returns {string} the address, "incomplete" or "wrong"
  */
 function six(word) {
@@ -57,7 +57,7 @@ function six(word) {
   return compressed([...before, ...new Array(8 - groups.length).fill("0"), ...after]);
 }
 
-/** @param {string[]} groups eight of them @returns {string} with the longest run of zeros left out */
+/** @param {string[]} groups eight @returns {string} without the longest run of zeros */
 function compressed(groups) {
   const numbers = groups.map(group => parseInt(group, 16));
   let [begin, length] = [0, 1];

@@ -1,12 +1,12 @@
 /**
- * Asks the console. A question that fails has a sentence as its reason.
+ * Requests to the console. A failed one has a sentence as its reason.
  */
 
 /** @param {string} path @param {Record<string, string|number>} [parameters] empty ones are left out */
 export async function get(path, parameters = {}) {
   const query = new URLSearchParams(
     Object.entries(parameters).filter(([, value]) => value !== "").map(([key, value]) => [key, String(value)]));
-  // Not by its size, which Safari before 17 and Firefox before 112 do not have.
+  // Not by its size: Safari before 17 and Firefox before 112 lack that.
   const text = String(query);
   return answer(`/api/${path}${text === "" ? "" : `?${text}`}`, {});
 }
@@ -39,12 +39,12 @@ async function answer(url, how) {
   return document;
 }
 
-/** Milliseconds from one begin to the next, where something happens all the time. */
+/** Milliseconds between two begins while events keep coming. */
 const LEAST = 1_000;
 
 /**
- * Does *work* again and again while *wanted* says so, never twice at once, *seconds* after the last one ended; and earlier
- * where something happened. While nobody sees the page it rests, and goes on at once when the page is seen again.
+ * Repeats *work* while *wanted* returns true, never twice at once, *seconds* after the last run ended, or earlier after an
+ * event. It pauses while the page is hidden, and continues at once when the page is visible again.
  */
 export class Repeated {
   #timer = 0;
@@ -52,7 +52,7 @@ export class Repeated {
   #again = false;
   #begun = -Infinity;
   #soon = 0;
-  /** Whether it would have been done meanwhile, had somebody seen the page. */
+  /** Whether a run was skipped while the page was hidden. */
   #isDue = false;
 
   /**
@@ -69,7 +69,7 @@ export class Repeated {
     });
   }
 
-  /** Do it now, and then again and again. */
+  /** Run now, and then repeatedly. */
   async now() {
     clearTimeout(this.#timer);
     this.#isDue = false;
@@ -90,7 +90,7 @@ export class Repeated {
     this.#timer = setTimeout(() => this.#go(), this.seconds * 1000);
   }
 
-  /** Something happened: do it now, or where it was begun within the last second, once that is over. */
+  /** After an event: run now, or a second after the last begin. */
   soon() {
     if (this.#soon !== 0 || !this.wanted()) return;
     this.#soon = setTimeout(() => {

@@ -8,8 +8,8 @@ import {named} from "./names.mjs";
 /** @typedef {{name: string, client: string|null, used: number, volume: number, until: number|null, accounts?: number, used_up?: number}} Budget */
 
 /**
- * @param {Element} list @param {Budget[]} totals of budgets of which each client has one @param {Budget[]} accounts
- * @param {number} now @param {string} zone the policy's, by whose clock budgets begin anew
+ * @param {Element} list @param {Budget[]} totals of budgets per client @param {Budget[]} accounts
+ * @param {number} now @param {string} zone the policy's, by which budgets are reset
  */
 export function showBudgets(list, totals, accounts, now, zone) {
   const shown = [...totals.map(each => ({...each, client: null})), ...accounts];

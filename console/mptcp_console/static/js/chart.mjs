@@ -1,5 +1,5 @@
 /**
- * The graph: uPlot, with the caps in it, and a line at the time that is held.
+ * The graph: uPlot, with caps, and a line at the held time.
  */
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 import {colour, pathColour} from "./colours.mjs";
@@ -12,7 +12,7 @@ const LOW = 220;
 const NARROW = 560;
 
 /**
- * The upper end of what is drawn, 0 before anything is.
+ * The upper end of the axis, 0 before anything is drawn.
  * @param {uPlot} plot
  */
 function highest(plot) {
@@ -32,8 +32,8 @@ export class Chart {
 
   /**
    * @param {HTMLElement} parent
-   * @param {(index: number|null) => void} point called where the pointer is, null when it leaves
-   * @param {(index: number) => void} hold called where it was clicked
+   * @param {(index: number|null) => void} point called with the pointer's place, null when it leaves
+   * @param {(index: number) => void} hold called with the clicked place
    */
   constructor(parent, point, hold) {
     this.parent = parent;
@@ -49,7 +49,7 @@ export class Chart {
 
   /**
    * @param {import("./series.mjs").Series} series @param {string} direction @param {number|null} held a time
-   * @returns {{morePaths: number, moreCaps: number, highCaps: number}} how many there was no room for
+   * @returns {{morePaths: number, moreCaps: number, highCaps: number}} how many have no room
    */
   draw(series, direction, held) {
     const {lines, caps, top, ...more} = drawn(series, direction);
@@ -69,7 +69,7 @@ export class Chart {
     return more;
   }
 
-  /** Make it anew: light became dark, say. */
+  /** Draw again, for example in dark colours. */
   forget() {
     this.#shape = "";
   }
@@ -92,7 +92,7 @@ export class Chart {
       ...this.#size(),
       legend: {show: false},
       cursor: {y: false, drag: {x: false, y: false}, points: {size: 7}},
-      // To the right there is room for half of a time that stands below the end.
+      // The right margin has room for half of the label at the end.
       padding: [22, 32, 0, 0],
       scales: {x: {time: true, auto: false}, y: {auto: false}},
       series: [{}, ...lines, ...caps],
@@ -118,7 +118,7 @@ export class Chart {
   }
 
   /**
-   * The names of caps at their right end, and the line at the time that is held.
+   * The names of caps at their right end, and the line at the held time.
    * @param {uPlot} plot
    */
   #decorate(plot) {

@@ -6,7 +6,7 @@ import {setText} from "./dom.mjs";
 import {addressNamed} from "./names.mjs";
 
 /**
- * The client that is asked for, by address or name; nothing while what stands in *field* is no whole address, which *hint* says then.
+ * The requested client, by address or name; empty while *field* has no whole address, and *hint* says so.
  * @param {HTMLInputElement} field @param {Element} hint @returns {string}
  */
 export function clientIn(field, hint) {

@@ -1,5 +1,5 @@
 /**
- * Who uses what: clients by rate, bytes or budget, and who uses plain TCP.
+ * The clients by rate, bytes or budget, and those with plain TCP.
  */
 import {Repeated, get} from "./api.mjs";
 import {isUsedUp, usedText} from "./budgets.mjs";
@@ -33,7 +33,7 @@ export class ClientsPage {
     if (visible) this.#asked.now();
   }
 
-  /** Names came. */
+  /** After new names. */
   changed() {
     this.#asked.soon();
   }
@@ -62,7 +62,7 @@ function draw(clients, total) {
     make("td", {class: "number wide"}), make("td", {class: "number"}), make("td", {class: "wide"})),
   (row, each) => {
     setText(/** @type {Element} */ (row.cells[0].firstElementChild), named(each.client));
-    // On a phone there is no room for a column of budgets.
+    // A phone has no room for a column of budgets.
     setText(/** @type {Element} */ (row.cells[0].lastElementChild), each.budgets.some(isUsedUp) ? " over its budget" : "");
     fill(row, [each.connections.toLocaleString("en"), each.capped > 0 ? `${each.capped} of ${each.subflows}` : "none",
       rate(each.rate_sent), rate(each.rate_received), size(each.bytes_sent + each.bytes_received), budgetCell(each.budgets)]);

@@ -1,7 +1,7 @@
 /**
- * One colour for each path, everywhere on the page: by the order in which paths were met.
+ * One colour per path, the same everywhere on the page, in the order of first use.
  */
-/** As many as paths are drawn, and one for what belongs to no path. */
+/** One for each path that can be drawn, and one for traffic without a path. */
 const COLOURS = 17;
 const OF_NO_PATH = 8;
 /** @type {Map<string, number>} */
@@ -18,7 +18,7 @@ export function colourNumber(path) {
 }
 
 /**
- * Give the paths of a policy their colours by name, whatever comes first.
+ * Give a policy's paths their colours in the order of names.
  * @param {(string|null)[]} paths
  */
 export function meet(paths) {

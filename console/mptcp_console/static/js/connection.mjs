@@ -1,5 +1,5 @@
 /**
- * One connection: why each of its subflows is capped or not, and what happened to it.
+ * One connection: why each subflow is capped or not, and its events.
  */
 import {Repeated, get} from "./api.mjs";
 import {byId, facts, keyed, make, setText} from "./dom.mjs";
@@ -18,11 +18,11 @@ const EVENTS = 200;
 
 export class ConnectionPage {
   #token = "";
-  /** @type {number|null} when what is shown was so */
+  /** @type {number|null} time of the shown state */
   #known = null;
   #asked = new Repeated(() => this.#load(), SECONDS, () => this.#token !== "");
 
-  /** @param {string} token that of a connection; nothing while the page is not shown */
+  /** @param {string} token the connection's; empty while the page is hidden */
   show(token) {
     if (token !== "" && token !== this.#token) {
       this.#known = null;
@@ -36,7 +36,7 @@ export class ConnectionPage {
     if (token !== "") this.#asked.now();
   }
 
-  /** Caps came or went. */
+  /** After a change of caps. */
   changed() {
     this.#asked.soon();
   }
@@ -77,8 +77,8 @@ export class ConnectionPage {
 }
 
 /**
- * Why there is nothing new of a connection.
- * @param {number|null} known when what is shown was so; null where nothing is shown @param {boolean} hasEvents
+ * Why nothing new is known about a connection.
+ * @param {number|null} known time of the shown state; null if none is shown @param {boolean} hasEvents
  */
 export function closedText(known, hasEvents) {
   if (known !== null) return `This connection is closed. What is shown is from ${clock(known)}, when it was last there.`;
@@ -91,7 +91,7 @@ function isCapped(each) {
   return each.cap_state !== "none";
 }
 
-/** A card without any content: what comes into it is changed where it differs, so that what is read or selected stays. */
+/** An empty card. Updates change only what differs, so that focus and selection stay. */
 function cardOf() {
   return make("article", {class: "card"},
     make("div", {class: "card-head"}, make("h2", {}, make("span"), make("span"), make("span", {class: "badge"}))),

@@ -1,5 +1,6 @@
 /**
- * The table of connections: a page of it, sorted and filtered by the throttler, asked for again every two seconds, and when caps came or went.
+ * The table of connections: one page, sorted and filtered by the throttler. It is renewed every two seconds, and after a
+ * change of caps.
  */
 import {Repeated, get} from "./api.mjs";
 import {clientIn} from "./client_filter.mjs";
@@ -42,14 +43,14 @@ export class ConnectionsPage {
     byId("following").addEventListener("click", () => this.#turn(1));
   }
 
-  /** @param {boolean} value whether the policy is tried, and caps nothing */
+  /** @param {boolean} value whether this is a dry run */
   set dryRun(value) {
     if (value === this.#dryRun) return;
     this.#dryRun = value;
     if (this.#visible && !byId("pause").checked) this.#asked.now();
   }
 
-  /** @param {boolean} visible @param {string} client whose connections are meant; nothing: whatever the form says */
+  /** @param {boolean} visible @param {string} client to filter by; empty: as in the form */
   show(visible, client) {
     this.#visible = visible;
     if (client !== "") {
@@ -60,7 +61,7 @@ export class ConnectionsPage {
     if (visible) this.#asked.now();
   }
 
-  /** Caps came or went. */
+  /** After a change of caps. */
   changed() {
     this.#asked.soon();
   }
@@ -131,14 +132,14 @@ function cells() {
   return [...kinds.map(kind => make("td", {class: kind})), make("td", {}, make("span"), reasoned())];
 }
 
-/** A word, and its reason below it for who opens it: a tooltip is nothing for touch and keyboard. */
+/** A word that opens to show its reason: tooltips need a mouse. */
 function reasoned() {
   return make("details", {class: "why"}, make("summary", {}, make("span", {class: "badge"})), make("p"));
 }
 
 /**
- * Say in the last cell of *row* whether it is capped.
- * @param {HTMLTableRowElement} row @param {string} plain what has no reason @param {{text: string, kind: string, reason: string}|null} verdict
+ * Show in the last cell of *row* whether it is capped.
+ * @param {HTMLTableRowElement} row @param {string} plain text without a reason @param {{text: string, kind: string, reason: string}|null} verdict
  */
 function setVerdict(row, plain, verdict) {
   const [before, details] = /** @type {HTMLElement[]} */ ([...row.cells[8].children]);
@@ -169,7 +170,7 @@ function update(body, each, now, dryRun) {
     row.cells[8].append(make("span", {class: "rule wide-inline"}));
     return row;
   }, (row, subflow) => {
-    // A policy that is reloaded may call its paths otherwise.
+    // A reload may rename paths.
     if (row.cells[0].textContent !== pathName(subflow.path)) row.cells[0].replaceChildren(pathLabel(subflow.path));
     const {text, kind} = verdict(subflow, dryRun);
     const uncapped = subflow.ceil === null && (subflow.upload?.ceil ?? null) === null;

@@ -1,5 +1,5 @@
 /**
- * Elements: text is only ever set as text, so that no name of a rule or path can become markup.
+ * Elements. Text is only set as text, so that no name of a rule or path can become markup.
  */
 
 /**
@@ -15,7 +15,7 @@ export function make(name, attributes = {}, ...children) {
 }
 
 /**
- * The element of that id, which index.html has.
+ * The element with this ID in index.html.
  * @param {string} id @returns {any}
  */
 export function byId(id) {
@@ -24,14 +24,14 @@ export function byId(id) {
   return found;
 }
 
-/** @param {Element} element @param {string} text set only if it differs, so that a selection stays */
+/** @param {Element} element @param {string} text is set only if it differs, so that a selection stays */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 /**
- * Make the children of *parent* those of *items*: what is there stays and is updated, so that focus and selection do. Where
- * the order changes, the child with the focus is not moved, but the others around it: a browser takes the focus off what is.
+ * Make the children of *parent* match *items*. Existing children are updated, so that focus and selection stay. If the
+ * order changes, the others move around the child with the focus, because a browser takes the focus off a moved element.
  * @template T
  * @template {HTMLElement} E
  * @param {Element} parent @param {T[]} items @param {(item: T) => string} key
@@ -76,7 +76,7 @@ export function keyed(parent, items, key, create, update) {
 
 /** @typedef {{anchor: Node, anchorOffset: number, focus: Node, focusOffset: number}} Selected */
 
-/** @returns {Selected|null} what somebody has selected */
+/** @returns {Selected|null} the user's selection */
 function selection() {
   const found = getSelection();
   if (found === null || found.isCollapsed || found.anchorNode === null || found.focusNode === null) return null;
@@ -84,7 +84,7 @@ function selection() {
 }
 
 /**
- * Select again what was moved.
+ * Restore the selection after a move.
  * @param {Selected} was
  */
 function select({anchor, anchorOffset, focus, focusOffset}) {
@@ -94,7 +94,7 @@ function select({anchor, anchorOffset, focus, focusOffset}) {
 }
 
 /**
- * The cells of one row after its head, by texts or nodes.
+ * Set the cells of a row after its head.
  * @param {HTMLTableRowElement} row @param {(string|Node)[]} values
  */
 export function fill(row, values) {
@@ -106,7 +106,7 @@ export function fill(row, values) {
 }
 
 /**
- * A list of names and values.
+ * Fill a list of names and values.
  * @param {Element} list @param {[string, string|Node][]} facts
  */
 export function facts(list, facts) {

@@ -1,9 +1,8 @@
 /**
- * The stream of moments: kept open while the page is seen, opened anew when it ends or falls silent.
+ * The stream of moments: open while the page is visible, and opened again when it ends or falls silent.
  *
- * A browser has six connections to a console at most, for all tabs together, and a stream takes one of them. Without an
- * end of it when nobody sees the page, a seventh tab would not load; neither would a page after six that the browser
- * keeps for the way back.
+ * A browser has at most six connections to a console, for all tabs together, and a stream takes one. If hidden pages kept
+ * theirs, a seventh tab would not load, and neither would a page after six in the back/forward cache.
  */
 const SILENCE = 15_000;
 const AGAIN = 1_000;
@@ -14,13 +13,13 @@ export class Feed {
   #source = null;
   #timer = 0;
   #isFull = false;
-  /** How often it broke off, or was refused, since the last moment. */
+  /** Failures since the last moment. */
   #failures = 0;
 
   /**
    * @param {(moment: import("./types.mjs").Moment) => void} take
-   * @param {(why: "gone"|"full") => void} lose called when it breaks off, and when it is known that there is no room
-   * @param {() => void} rest called when it ends although nothing is wrong: nobody sees the page, say
+   * @param {(why: "gone"|"full") => void} lose called when the stream breaks, and when the console turns out to be full
+   * @param {() => void} rest called when it ends without a fault, for example because the page is hidden
    */
   constructor(take, lose, rest) {
     this.take = take;
@@ -28,7 +27,7 @@ export class Feed {
     this.rest = rest;
   }
 
-  /** Begin, and go on whenever the page is seen. */
+  /** Start, and continue whenever the page is visible. */
   start() {
     document.addEventListener("visibilitychange", () => document.hidden ? this.#rest() : this.#open());
     addEventListener("pagehide", () => this.#rest());
@@ -63,7 +62,7 @@ export class Feed {
     this.#timer = setTimeout(() => this.#broken(), SILENCE);
   }
 
-  /** It broke off, or there was no room: which of both, a question tells at once. */
+  /** It broke, or there is no room: a request tells which. */
   #refused() {
     if (this.#failures > 0) {
       this.#broken();
@@ -82,9 +81,9 @@ export class Feed {
   }
 
   async #retry() {
-    // A stream says nothing of why it was refused; a request does: the token may have expired, or there is no room.
+    // A stream does not show why it was refused; a request does: the token may have expired, or there is no room.
     try {
-      // TypeScript 4.8 does not know AbortSignal.timeout yet.
+      // TypeScript 4.8 does not know AbortSignal.timeout.
       const signals = /** @type {typeof AbortSignal & {timeout(milliseconds: number): AbortSignal}} */ (AbortSignal);
       const response = await fetch("/api/viewers", {cache: "no-store", signal: signals.timeout(5_000)});
       if (response.status === 401) {

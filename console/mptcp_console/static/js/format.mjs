@@ -1,5 +1,5 @@
 /**
- * Numbers, sizes and times, in the words that the other parts of the project use. Pure.
+ * Numbers, sizes and times, in the project's common format. Pure.
  */
 
 const RATES = [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
@@ -23,7 +23,7 @@ function withUnit(value, units, base) {
 }
 
 /**
- * The unit in which numbers up to *most* are short.
+ * The unit that keeps numbers up to *most* short.
  * @param {number} most bits/s @returns {{factor: number, unit: string}}
  */
 export function unitOf(most) {
@@ -40,7 +40,7 @@ export function rate(bits) {
 }
 
 /**
- * A rate that somebody wrote, without digits that say nothing.
+ * A configured rate, without trailing zeros.
  * @param {number|null|undefined} bits @returns {string}
  */
 export function cap(bits) {
@@ -64,7 +64,7 @@ export function milliseconds(seconds) {
 }
 
 /**
- * How long something is there.
+ * A duration.
  * @param {number} seconds @returns {string}
  */
 export function age(seconds) {
@@ -86,7 +86,7 @@ export function percent(part, whole) {
 }
 
 /**
- * The time of day, here.
+ * The local time of day.
  * @param {number} seconds since the epoch @returns {string} 10:15:03
  */
 export function clock(seconds) {
@@ -95,7 +95,7 @@ export function clock(seconds) {
 }
 
 /**
- * Time of day today, else the date as well.
+ * The time of day, with the date unless it is today.
  * @param {number} seconds @param {number} now both since the epoch
  */
 export function moment(seconds, now) {
@@ -106,9 +106,9 @@ export function moment(seconds, now) {
 }
 
 /**
- * The last time at which clocks here showed *text*.
+ * The last time at which local clocks showed *text*.
  * @param {string} text HH:MM or HH:MM:SS @param {number} now since the epoch
- * @returns {number|null} seconds since the epoch; null where it is no time
+ * @returns {number|null} seconds since the epoch; null if it is no time
  */
 export function lastTime(text, now) {
   const found = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/.exec(text.trim());
@@ -116,25 +116,25 @@ export function lastTime(text, now) {
   const [hour, minute, second] = [found[1], found[2], found[3] ?? "0"].map(Number);
   const wanted = [hour, minute, second].map(part => String(part).padStart(2, "0")).join(":");
   const today = new Date(now * 1000);
-  // On the day before, too, this time may have been left out.
+  // The day before may have skipped this time, too (daylight saving).
   for (const days of [0, 1, 2]) {
     const first = new Date(today.getFullYear(), today.getMonth(), today.getDate() - days, hour, minute, second).getTime() / 1000;
-    // Where clocks are set back, it comes again, an hour later or half of one.
+    // If clocks were set back, it comes twice, an hour or half an hour apart.
     for (const time of [first + 3600, first + 1800, first]) if (time <= now + 1 && clock(time) === wanted) return time;
   }
   return null;
 }
 
 /**
- * A moment as the policy's hours have it, which need not be those of who reads this: with the name of their zone.
+ * A moment in the policy's time zone, with the zone's name, because the reader's may differ.
  *
  * @param {number} seconds @param {number} now both since the epoch @param {string} zone
- * @returns {string} 18:00 (Europe/Athens); by UTC where the browser does not know the zone
+ * @returns {string} 18:00 (Europe/Athens); in UTC if the browser does not know the zone
  */
 export function hour(seconds, now, zone) {
   let clock;
   try {
-    // Swedes write dates as ISO 8601 does.
+    // Swedish dates are in ISO 8601 format.
     clock = new Intl.DateTimeFormat("sv-SE", {timeZone: zone, dateStyle: "short", timeStyle: "short"});
   } catch {
     return hour(seconds, now, "UTC");

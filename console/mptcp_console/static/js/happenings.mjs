@@ -1,5 +1,5 @@
 /**
- * Lists of events: on the live page, of a connection, and all of them.
+ * Lists of events: on the live page, of a connection, and all.
  */
 import {get} from "./api.mjs";
 import {clientIn} from "./client_filter.mjs";
@@ -14,7 +14,7 @@ const MOST = 300;
 
 /**
  * @param {Element} list @param {Happening[]} events the newest first @param {number} today seconds since the epoch
- * @param {string} none what stands there without any @param {string} [about] the connection to which no link is needed
+ * @param {string} none text without any @param {string} [about] the connection that needs no link
  */
 export function show(list, events, today, none, about) {
   keyed(list, events, each => String(each.serial), each => row(each, about), (element, each) => {
@@ -25,13 +25,13 @@ export function show(list, events, today, none, about) {
 }
 
 /**
- * Return the answer to a question for the newest events, behind what the stream has brought since it was asked.
+ * Return the newest events from *answer*, after those that the stream brought since the request.
  *
  * @param {Happening[]} answer the oldest first @param {Happening[]} shown now, the newest first
- * @param {Happening[]} before shown when it was asked @param {number} most
+ * @param {Happening[]} before shown at the request @param {number} most
  */
 export function answered(answer, shown, before, most) {
-  // A console that was started again counts anew: what was there before is known by itself, not by its number.
+  // Compare objects, not numbers: a restarted console numbers from the start.
   const had = new Set(before), known = new Set(answer.map(each => each.serial));
   return shown.filter(each => !had.has(each) && !known.has(each.serial)).concat(answer.reverse()).slice(0, most);
 }
@@ -52,7 +52,7 @@ function row(each, about) {
 export class EventsPage {
   /** @type {Happening[]} the newest first */
   #events = [];
-  /** What stands there without any. */
+  /** The text without any. */
   #none = "Loading …";
   #form = byId("events-filter");
   #timer = 0;
@@ -69,7 +69,7 @@ export class EventsPage {
     this.#form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
   }
 
-  /** @param {string} span of seconds, FROM-TO, that is to be shown, from the address; nothing: whatever the form says */
+  /** @param {string} span FROM-TO in seconds, from the address; empty: as in the form */
   show(span) {
     if (span !== "") {
       this.#form.reset();
@@ -106,7 +106,7 @@ export class EventsPage {
     this.#draw();
   }
 
-  /** @param {Happening[]} events that came just now, the oldest first */
+  /** @param {Happening[]} new events, the oldest first */
   push(events) {
     const {kind, client, rule, from, to} = this.#wanted();
     if (to !== "" || events.length === 0) return;

@@ -1,12 +1,12 @@
 /**
- * How the throttler is, in its own figures: what it sees, what it lost, how long caps take. Pure.
+ * The throttler's own figures: what it sees, what it lost, how long caps take. Pure.
  */
 import {age, counted} from "./format.mjs";
 
 /** @typedef {{le: number[], count: number[], total: number, sum: number}} Histogram */
 
 /**
- * The figures of one answer about the policy. A throttler from before some of them has these as unknown.
+ * The figures of one answer about the policy; unknown ones of an older throttler are shown as such.
  * @param {any} answer @returns {[string, string][]}
  */
 export function healthFacts(answer) {
@@ -47,19 +47,19 @@ export function capturesText(captures) {
   return parts.join("; ") || "no interface";
 }
 
-/** @param {boolean|undefined} is what a BPF program does @returns {string} */
+/** @param {boolean|undefined} is whether a BPF program works @returns {string} */
 function bpfText(is) {
   return is === undefined ? "–" : is ? "yes" : "no: this kernel cannot run the BPF program";
 }
 
-/** @param {Histogram|null|undefined} times @returns {string} how long most took, and how many there were */
+/** @param {Histogram|null|undefined} times @returns {string} how long most took, and their number */
 export function reactionText(times) {
   if (!times) return "–";
   if (times.total === 0) return "none yet";
   return `half ${within(times, 0.5)}, 95 % ${within(times, 0.95)} (of ${times.total.toLocaleString("en")})`;
 }
 
-/** @param {Histogram} times @param {number} share of them @returns {string} the bucket that it ends in */
+/** @param {Histogram} times @param {number} share a quantile @returns {string} its bucket */
 function within({le, count, total}, share) {
   const index = count.findIndex(each => each >= share * total);
   return index < 0 ? `over ${seconds(Number(le.at(-1)))}` : `within ${seconds(le[index])}`;

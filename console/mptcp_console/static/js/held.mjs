@@ -1,10 +1,9 @@
 /**
- * What is known of a time that somebody holds, in sentences: which of its events are shown, how many there were, and why
- * something is not known. Pure.
+ * Sentences about a held time: which of its events are shown, how many there were, and why something is unknown. Pure.
  *
  * @typedef {{since: number|null, from: number, to: number, kinds: Record<string, number>}} Counted
  * @typedef {{time: number, more: boolean, since: number|null, events: import("./types.mjs").Happening[], counted: Counted}} Around
- *   *since*: from when on all events are kept; *counted*: how many there were, from when on all were counted
+ *   *since*: from here on all events are kept; *counted*: numbers of events, and since when they are complete
  * @typedef {{state: "asked"}|{state: "failed", why: string}|{state: "known", answer: Around}} Nearby
  */
 import {clock} from "./format.mjs";
@@ -13,7 +12,7 @@ import {clock} from "./format.mjs";
 export const AROUND = 15;
 
 /**
- * What stands in place of events where there is none to show.
+ * The text in place of events if there is none to show.
  * @param {Nearby} nearby @param {number} time @returns {string}
  */
 export function noEvents(nearby, time) {
@@ -24,8 +23,8 @@ export function noEvents(nearby, time) {
 }
 
 /**
- * Which events there were besides those that are shown.
- * @param {Nearby} nearby @param {number} time @returns {string} most often nothing
+ * A sentence about events that are not shown.
+ * @param {Nearby} nearby @param {number} time @returns {string} usually empty
  */
 export function eventsNote(nearby, time) {
   if (nearby.state !== "known") return "";
@@ -52,8 +51,8 @@ function countsText({since, from, to, kinds}) {
 }
 
 /**
- * What stands in place of rates where none is known of a time.
- * @param {number|null|undefined} since when the first value that is kept is of; null where none is @param {number} time
+ * The text in place of rates if none is known for a time.
+ * @param {number|null|undefined} since time of the first kept value; null if there is none @param {number} time
  */
 export function noRates(since, time) {
   if (since === null || since === undefined) return "Nothing is known yet.";

@@ -1,3 +1,3 @@
-// Says that the token was refused; the form itself needs no script.
+// Shows that the token was refused; the form itself needs no script.
 const refused = document.getElementById("refused");
 if (refused !== null) refused.hidden = location.search !== "?refused";

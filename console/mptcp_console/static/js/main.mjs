@@ -1,5 +1,5 @@
 /**
- * Wires the page: which part is shown, what the stream brings, light and dark.
+ * Connects the page's parts: the shown view, the stream, light and dark.
  */
 import {byId, keyed, make, setText} from "./dom.mjs";
 import {age} from "./format.mjs";
@@ -41,10 +41,10 @@ let lost = null;
 let hasRested = false;
 let announced = 0;
 let shown = "";
-/** Which names of addresses the page has. */
+/** The version of the page's address names. */
 let namesVersion = -1;
 
-/** @param {boolean} byPerson whether somebody went there, so that the focus goes, too */
+/** @param {boolean} byPerson whether the user went there, so that the focus follows */
 function navigate(byPerson) {
   const {view, token, span, client} = viewOf(location.hash);
   for (const section of document.querySelectorAll("main > section")) {
@@ -79,7 +79,7 @@ function drawState() {
   byId("trouble").hidden = text === null;
   overview.age(text !== null);
   setText(byId("trouble-text"), text ?? "");
-  // Beside the alert, not in it: it would be read out each second.
+  // Beside the alert: in it, it would be read out each second.
   const since = lost?.since ?? throttler?.since ?? 0;
   setText(byId("trouble-age"), text === null ? "" : `(${age(now() - since)})`);
   byId("faults").hidden = faults.length === 0;
@@ -87,7 +87,7 @@ function drawState() {
   health.throttler(stateText(throttler, lost, faults.length));
 }
 
-/** Take what does not change with each moment. */
+/** Load what rarely changes. */
 async function learn() {
   try {
     const about = await get("about");
@@ -100,7 +100,7 @@ async function learn() {
     grafana.hidden = about.grafana === null;
     if (about.grafana !== null) grafana.href = about.grafana;
   } catch {
-    // The next moment asks again.
+    // The next moment tries again.
   }
 }
 
@@ -180,7 +180,7 @@ byId("theme").addEventListener("click", () => {
   try {
     localStorage.setItem("theme", theme);
   } catch {
-    // It holds for this page.
+    // Then it applies to this page only.
   }
   drawTheme();
 });

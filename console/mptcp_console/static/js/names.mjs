@@ -1,5 +1,5 @@
 /**
- * Names for addresses, from the operator's file: an address keeps standing there, and its name stands behind it.
+ * Names for addresses, from the operator's file; the name is shown after the address.
  */
 
 /** @type {Map<string, string>} */
@@ -11,7 +11,7 @@ export function setNames(all) {
 }
 
 /**
- * A line, or an address, with the name of each address behind it.
+ * A line or an address, with the name after each address.
  * @param {string} text @returns {string} 10.77.1.2:40000 (phone)
  */
 export function named(text) {
@@ -25,8 +25,8 @@ export function named(text) {
 }
 
 /**
- * The address that has this name.
- * @param {string} name @returns {string} nothing where there is none
+ * The address with this name.
+ * @param {string} name @returns {string} empty if there is none
  */
 export function addressNamed(name) {
   return [...names].find(([, each]) => each.toLowerCase() === name.trim().toLowerCase())?.[0] ?? "";

@@ -1,5 +1,5 @@
 /**
- * The live page: figures, the graph, what was at one time.
+ * The live page: figures, the graph, and the state at one time.
  */
 import {get} from "./api.mjs";
 import {showBudgets} from "./budgets.mjs";
@@ -18,37 +18,37 @@ import {capText, momentText, notDrawn} from "./words.mjs";
 /** @typedef {import("./types.mjs").Overview} Overview */
 /** @typedef {{time: number, state: "asked"|"failed"|"known", why: string, series: Series, since: number|null}} Kept */
 
-/** Seconds for which the console keeps a value for each. */
+/** Seconds for which the console keeps one value per second. */
 const FINE = 600;
 const NEARBY = 7;
 const MOST_AROUND = 100;
 const TABLE_ROWS = 20;
-/** Milliseconds: who holds an arrow key down asks when they let go. */
+/** Milliseconds: a held arrow key causes a request only when it is released. */
 const SETTLING = 80;
 
 export class OverviewPage {
   #series = new Series(FINE, 1);
   #direction = "down";
-  /** @type {number|null} the time that is held */
+  /** @type {number|null} the held time */
   #held = null;
-  /** @type {number|null} the index at which the pointer is */
+  /** @type {number|null} the pointer's index */
   #pointed = null;
   /** @type {import("./types.mjs").Happening[]} the newest first */
   #latest = [];
-  /** @type {import("./held.mjs").Nearby} those around the time that is held */
+  /** @type {import("./held.mjs").Nearby} those around the held time */
   #around = {state: "asked"};
-  /** @type {Kept|null} numbers of a time that is held and not in the graph any more */
+  /** @type {Kept|null} numbers of a held time that has left the graph */
   #kept = null;
-  /** @type {Overview|null} what the stream said last */
+  /** @type {Overview|null} the stream's last one */
   #now = null;
   #asking = 0;
-  /** Whether events came while those around the time that is held were asked for. */
+  /** Whether events came during the request for those around the held time. */
   #cameMeanwhile = false;
   #graph = byId("graph");
   #chart = new Chart(this.#graph, index => this.#point(index), index => this.#hold(this.#series.times[index]));
-  /** When the history was asked for, in steps of the series. */
+  /** When the history was requested, in steps of the series. */
   #loaded = 0;
-  /** @type {number|null} when the first value is of that the console keeps */
+  /** @type {number|null} time of the console's first value */
   #since = null;
   #visible = false;
   #isStale = false;
@@ -77,13 +77,13 @@ export class OverviewPage {
     this.#graph.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#key(event));
   }
 
-  /** @param {boolean} visible whether it is the page that is shown */
+  /** @param {boolean} visible whether the page is shown */
   show(visible) {
     this.#visible = visible;
     if (visible) this.draw();
   }
 
-  /** Take the history from the console: at the beginning, and after a gap. */
+  /** Load the history from the console: at the start, and after a gap. */
   async load() {
     const wanted = this.#series;
     const before = this.#latest;
@@ -97,7 +97,7 @@ export class OverviewPage {
       this.#since = columns.since;
       this.#latest = answered(events.events, this.#latest, before, NEARBY);
     } catch {
-      // The feed says so already; the next moment begins the graph anew.
+      // The feed reports the failure; the next moment starts the graph again.
     }
     this.draw();
   }
@@ -109,29 +109,29 @@ export class OverviewPage {
       meet(moment.now.paths.map(each => each.path));
       this.#now = moment.now;
       this.#series.push(moment.now);
-      // Here a slot of ten seconds has what was last; the console has its mean.
+      // Here a slot of ten seconds has the last value; the console has the mean.
       if (this.#series.step > 1 && Math.floor(moment.now.time / this.#series.step) > this.#loaded) this.load();
       this.#figures(moment.now);
     } else if (moment.last !== null && this.#now === null) {
-      // The page was opened after the throttler had gone.
+      // The page was opened after the throttler ended.
       meet(moment.last.paths.map(each => each.path));
       this.#now = moment.last;
       this.#figures(moment.last);
     }
     if (this.#kept?.state === "failed") this.#kept = null;
     if (this.#held !== null && this.#isAroundGrowing(this.#held, moment)) this.#askAround(this.#held);
-    // The answer that is awaited may be of before they came.
+    // The pending answer may be from before they came.
     this.#cameMeanwhile ||= this.#around.state === "asked" && (moment.events.length > 0 || moment.more_events);
     this.draw();
   }
 
-  /** @param {number} held @param {Moment} moment @returns {boolean} whether events around *held* may have come since they were asked for */
+  /** @param {number} held @param {Moment} moment @returns {boolean} whether events around *held* may have come since the request */
   #isAroundGrowing(held, {events, more_events}) {
     if (this.#around.state === "failed") return true;
     return this.#around.state === "known" && this.#around.answer.time < held + AROUND + 2 && (events.length > 0 || more_events);
   }
 
-  /** @param {boolean} isStale whether what is shown is not what is now */
+  /** @param {boolean} isStale whether the shown state is outdated */
   age(isStale) {
     if (isStale === this.#isStale) return;
     this.#isStale = isStale;
@@ -139,7 +139,7 @@ export class OverviewPage {
     this.draw();
   }
 
-  /** Draw anew with the colours of now. */
+  /** Draw again with the current colours. */
   recolour() {
     this.#chart.forget();
     this.draw();
@@ -198,7 +198,7 @@ export class OverviewPage {
     this.#asking = setTimeout(() => this.#askAround(time), SETTLING);
   }
 
-  /** @param {number} time that is held */
+  /** @param {number} time the held one */
   async #askAround(time) {
     try {
       const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MOST_AROUND});
@@ -209,7 +209,7 @@ export class OverviewPage {
         this.#asking = setTimeout(() => this.#askAround(time), SETTLING);
       }
     } catch (error) {
-      // What was known before is still true.
+      // Earlier knowledge still holds.
       if (this.#held !== time || this.#around.state === "known") return;
       this.#around = {state: "failed", why: /** @type {Error} */ (error).message};
     }
@@ -217,8 +217,8 @@ export class OverviewPage {
   }
 
   /**
-   * Take the numbers of a time that has left the graph.
-   * @param {number} time that is held
+   * Load the numbers of a time that has left the graph.
+   * @param {number} time the held one
    */
   async #keep(time) {
     const step = now() - time < FINE - 20 ? 1 : 10;
@@ -238,7 +238,7 @@ export class OverviewPage {
   }
 
   /**
-   * What is known of the time that is held.
+   * The numbers of the held time.
    * @param {number} time @returns {{paths: import("./series.mjs").AtTime[], none: string}}
    */
   #then(time) {
@@ -306,17 +306,17 @@ export class OverviewPage {
     graph.setAttribute("aria-valuemin", String(times[0] ?? 0));
     graph.setAttribute("aria-valuemax", String(times.at(-1) ?? 0));
     graph.setAttribute("aria-valuenow", String(Math.min(time, times.at(-1) ?? time)));
-    // While nobody holds a time it would be read out each second.
+    // Without a held time, it would be read out each second.
     if (this.#held !== null || !graph.matches(":focus")) graph.setAttribute("aria-valuetext", momentText(time, paths));
   }
 
-  /** @returns {import("./series.mjs").AtTime[]} what the stream said last; before it, what the history has */
+  /** @returns {import("./series.mjs").AtTime[]} the stream's last values; before the first, the history's */
   #current() {
     return this.#now !== null ? this.#series.now(this.#now, this.#direction)
       : this.#series.at(this.#series.times.length - 1, this.#direction);
   }
 
-  /** The latest events, or those around the time that is held. */
+  /** The latest events, or those around the held time. */
   #nearby() {
     const held = this.#held, nearby = this.#around;
     setText(byId("title-nearby"), held === null ? "Latest events" : `Events around ${clock(held)}`);
@@ -341,7 +341,7 @@ export class OverviewPage {
       });
   }
 
-  /** The graph as a table: a time that is there stays there, until it has left the graph. */
+  /** The graph as a table: a row stays until its time has left the graph. */
   #table() {
     if (!byId("as-table").open) return;
     const {times, step} = this.#series;
@@ -370,13 +370,13 @@ export class OverviewPage {
     volumes(overview, zone);
   }
 
-  /** @param {Overview|null} overview what nobody knows is no zero */
+  /** @param {Overview|null} overview null is shown as unknown, not as zero */
   #tiles(overview) {
     const number = (/** @type {number|undefined} */ value) => value === undefined ? "–" : value.toLocaleString("en");
     const sum = (/** @type {string} */ direction) => {
       if (overview === null) return null;
       const rates = overview.paths.filter(each => each.direction === direction);
-      // The first rates are known a second or so after the start.
+      // The first rates come about a second after the start.
       return rates.length === 0 && overview.connections > 0 ? null : rates.reduce((all, each) => all + each.rate, 0);
     };
     const starting = (overview?.landing ?? 0) > 0 ? ` (${overview?.landing} starting)` : "";
@@ -392,7 +392,7 @@ export class OverviewPage {
 }
 
 /**
- * What each path carried today and within this month.
+ * The bytes of each path today and this month.
  * @param {Overview} overview @param {string} zone
  */
 function volumes({volumes: {day, month}, time}, zone) {
@@ -411,7 +411,7 @@ function volumes({volumes: {day, month}, time}, zone) {
 }
 
 /**
- * From when on bytes are counted, where that is not the begin of day and month.
+ * Since when bytes are counted, unless that is the begin of day and month.
  * @param {import("./types.mjs").Volume} day @param {import("./types.mjs").Volume} month @param {number} now @param {string} zone
  */
 export function sinceText(day, month, now, zone) {

@@ -1,5 +1,5 @@
 /**
- * The policy in force with its budgets, how the throttler is, and what another policy would do.
+ * The policy in force with its budgets, the throttler's figures, and what another policy would do.
  */
 import {Repeated, get, post} from "./api.mjs";
 import {showBudgets} from "./budgets.mjs";
@@ -12,7 +12,7 @@ import {between, guaranteed} from "./words.mjs";
 /** @typedef {{rule: string, conditions: string[], does: string[]}} RuleWords */
 /** @typedef {{path: string, conditions: string[]}} PathWords */
 /**
- * One subflow in the answer to what_if.
+ * A subflow in the answer to what_if.
  * @typedef {{token: string, remote: string, path: string|null, direction: string, now: string, then: string, why: string|null}} Treated
  */
 
@@ -29,7 +29,7 @@ export class PolicyPage {
     if (visible) this.#asked.now();
   }
 
-  /** Caps came or went. */
+  /** After a change of caps. */
   changed() {
     this.#asked.soon();
   }
@@ -88,7 +88,7 @@ function draw(answer) {
     (row, /** @type {Rule} */ each) => {
       const coming = each.landing > 0 ? ` (${each.landing} starting)` : "";
       const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
-      // On a phone there is no room for a column of directions.
+      // A phone has no room for a column of directions.
       const path = make("span", {}, pathLabel(each.path), make("span", {class: "narrow"}, ` ${each.direction}`));
       fill(row, [path, each.direction, `${between(each.lowest_ceil, each.ceil)}${guaranteed(each.rate, each.lowest_ceil ?? each.ceil)}`,
         shared(each), subflows, size(each.bytes)]);
@@ -102,7 +102,7 @@ function draw(answer) {
 }
 
 /**
- * Who shares a cap, and how many there are.
+ * Who shares a cap, and the number of its classes.
  * @param {Rule} each
  */
 function shared(each) {
@@ -111,7 +111,7 @@ function shared(each) {
   return `${whose}${number}${(each.shared_classes ?? 0) > 0 ? ", with other paths" : ""}`;
 }
 
-/** The page on which a policy is tried. */
+/** The page that tries a policy. */
 export class WhatIfPage {
   constructor() {
     byId("what-if").addEventListener("submit", (/** @type {Event} */ event) => {
@@ -121,7 +121,7 @@ export class WhatIfPage {
     byId("what-if-start").addEventListener("click", () => this.#start());
   }
 
-  /** Put the text of the policy in force there. */
+  /** Insert the text of the policy in force. */
   async #start() {
     const text = byId("what-if-text");
     const result = byId("what-if-result");
@@ -174,7 +174,7 @@ function answerOf(answer) {
 }
 
 /**
- * A cell with what a policy would make of a subflow, and why.
+ * A cell with a policy's effect on a subflow, and why.
  * @param {Treated} each
  */
 function reasoned(each) {
@@ -182,9 +182,9 @@ function reasoned(each) {
 }
 
 /**
- * A table of subflows; none where there are none.
- * @param {string} label @param {Treated[]} rows @param {number} number of which these are the first
- * @param {string} what is said of them @param {string[]} titles @param {(each: Treated) => Node[]} cells
+ * A table of subflows; nothing if there are none.
+ * @param {string} label @param {Treated[]} rows @param {number} number of all, of which these are the first
+ * @param {string} what a text about them @param {string[]} titles @param {(each: Treated) => Node[]} cells
  * @returns {Node[]}
  */
 function treated(label, rows, number, what, titles, cells) {

@@ -1,5 +1,5 @@
 /**
- * Whether the proxy works: Squid, the throttler, and what the kernel counts, on one page.
+ * Whether the proxy works: Squid, the throttler and the kernel's counters on one page.
  */
 import {Repeated, get} from "./api.mjs";
 import {byId, facts, setText} from "./dom.mjs";
@@ -11,7 +11,7 @@ const SECONDS = 5;
 export class HealthPage {
   #visible = false;
   #state = "";
-  /** Why Squid does not answer; nothing where it does, null before it was asked. */
+  /** Why Squid does not answer; empty if it does, null before the first request. */
   #squid = /** @type {string|null} */ (null);
   #asked = new Repeated(() => this.#load(), SECONDS, () => this.#visible);
 
@@ -21,7 +21,7 @@ export class HealthPage {
     if (visible) this.#asked.now();
   }
 
-  /** @param {string} state as it stands above on each page, where faults are told, too */
+  /** @param {string} state as at the top of each page, which also shows faults */
   throttler(state) {
     this.#state = state;
     this.#draw();

@@ -1,19 +1,19 @@
 /**
- * What the graph shows: numbers against time, loaded from the history and continued by each moment. Pure.
+ * The graph's data: numbers over time, loaded from the history and continued by each moment. Pure.
  *
  * @typedef {import("./types.mjs").Columns} Columns
  * @typedef {import("./types.mjs").Overview} Overview
  * @typedef {{key: string, path: string|null, values: (number|null)[]}} Line
  * @typedef {{rule: string, share: string, cap: number, lowest: number, guaranteed: number, total: number, shared: number,
  *   capped: number}} Cap
- *   Of one rule on one path: one class of it (one for all, or each client's) lets through from *lowest* to *cap*, all
- *   together *total*; bits/s. *shared* of them are other paths' as well. *capped* is a number of subflows.
+ *   Of a rule on a path: the ceil of its classes (one for all, or one per client) is from *lowest* to *cap*, together
+ *   *total*; bits/s. *shared* of the classes have subflows of other paths, too. *capped* is a number of subflows.
  * @typedef {{key: string, rule: string, path: string|null, values: (number|null)[], latest: Cap|null}} CapLine
  * @typedef {{path: string|null, rate: number|null, caps: Cap[]}} AtTime
  */
 
 const UNNAMED = "no path";
-/** Seconds, as in the history that the console keeps. */
+/** Seconds, as in the console's history. */
 const LONGEST_PAUSE = 15;
 
 /** @param {string|null} path @returns {string} */
@@ -22,7 +22,7 @@ export function pathName(path) {
 }
 
 export class Series {
-  /** @param {number} span seconds that are shown @param {number} step seconds between two values */
+  /** @param {number} span shown seconds @param {number} step seconds between two values */
   constructor(span, step) {
     this.span = span;
     this.step = step;
@@ -39,7 +39,7 @@ export class Series {
   }
 
   /**
-   * Take what the history has in place of what is here.
+   * Replace the data with the history.
    * @param {Columns} columns
    */
   load(columns) {
@@ -57,7 +57,7 @@ export class Series {
   }
 
   /**
-   * Go on to *now*; after a long pause the time between stays empty.
+   * Continue with *now*; after a long pause, the time between stays empty.
    * @param {Overview} now
    */
   push(now) {
@@ -69,7 +69,7 @@ export class Series {
       this.rules.clear();
       last = undefined;
     }
-    // What is said now holds since it was said the last time.
+    // The values hold since the last moment.
     const held = last === undefined || second - last > LONGEST_PAUSE ? 1 : Math.max(1, (second - last) / this.step);
     const from = last === undefined ? second : Math.max(last + this.step, second - this.span);
     for (let time = from; time <= second; time += this.step) {
@@ -119,7 +119,7 @@ export class Series {
     return found.sort((a, b) => pathName(a.path).localeCompare(pathName(b.path)));
   }
 
-  /** @param {string} direction @returns {CapLine[]} what the caps of each rule let through at most */
+  /** @param {string} direction @returns {CapLine[]} the highest ceil of each rule */
   caps(direction) {
     const found = [...this.rules].filter(([, each]) => each.direction === direction).map(([key, each]) => ({
       key, rule: each.rule, path: each.path, latest: each.caps.at(-1) ?? null,
@@ -128,19 +128,19 @@ export class Series {
     return found.sort((a, b) => a.key.localeCompare(b.key));
   }
 
-  /** @param {number} time @returns {number} the index of the value that is of that time, or nearest to it; -1 where there is none */
+  /** @param {number} time @returns {number} the index of the value at that time, or the nearest one; -1 if there is none */
   indexOf(time) {
     if (this.times.length === 0) return -1;
     const index = Math.floor((time - this.times[0]) / this.step);
     return Math.min(Math.max(index, 0), this.times.length - 1);
   }
 
-  /** @param {number} time @returns {boolean} whether there is a value of it; the latest holds until the next comes */
+  /** @param {number} time @returns {boolean} whether it has a value; the latest holds until the next */
   covers(time) {
     return this.times.length > 0 && time >= this.times[0] && time <= Number(this.times.at(-1)) + this.step + LONGEST_PAUSE;
   }
 
-  /** @param {number} index @param {string} direction @returns {AtTime[]} what each path carried then, and its caps */
+  /** @param {number} index @param {string} direction @returns {AtTime[]} the paths' rates and caps then */
   at(index, direction) {
     const capsOf = /** @param {string|null} path */ path => [...this.rules.values()]
       .filter(each => each.direction === direction && each.path === path).map(each => each.caps[index] ?? null)
@@ -151,7 +151,7 @@ export class Series {
   }
 
   /**
-   * What each path carries now, and its caps, of the paths that are shown. The last value here may be a mean of ten seconds.
+   * The current rates and caps of the shown paths. The series' last value may be a mean of ten seconds.
    * @param {Overview} overview @param {string} direction @returns {AtTime[]}
    */
   now(overview, direction) {
@@ -174,7 +174,7 @@ function capOf(each, cap) {
 }
 
 /**
- * What the history says of one time: what it leaves out is as usual.
+ * A cap at one time from the history, with defaults for what that leaves out.
  * @param {import("./types.mjs").RuleColumn} each @param {number|null} cap @param {number} index @returns {Cap|null}
  */
 function capAt(each, cap, index) {
@@ -199,7 +199,7 @@ const MOST_CAPS = 12;
 const MOST_PATHS = 16;
 
 /**
- * What of *series* is drawn, and how many more paths and caps there are. Of caps those come first that are there now.
+ * The lines of *series* to draw, current caps first, and how many more paths and caps there are.
  * @param {Series} series @param {string} direction
  */
 export function drawn(series, direction) {
@@ -221,7 +221,7 @@ function highest(all) {
 }
 
 /**
- * The highest value of the graph's axis: the highest rate with some room, and caps that are not far above it.
+ * The axis's maximum: the highest rate with some room, and caps that are not far above it.
  * @param {Line[]} lines @param {CapLine[]} caps
  */
 export function ceiling(lines, caps) {

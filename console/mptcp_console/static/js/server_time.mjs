@@ -1,15 +1,14 @@
 /**
- * What time it is by the console's clock: a browser's own may be minutes off, and what is asked for and shown is by the
- * console's.
+ * The time by the console's clock, which all requests and displays use: a browser's own may be minutes off.
  */
 let ahead = 0;
 
-/** @param {number} time that the console said just now, seconds since the epoch */
+/** @param {number} time just received from the console, seconds since the epoch */
 export function heard(time) {
   ahead = time - Date.now() / 1000;
 }
 
-/** @returns {number} seconds since the epoch; by the browser's clock before the console has said anything */
+/** @returns {number} seconds since the epoch; by the browser's clock before the first answer */
 export function now() {
   return Date.now() / 1000 + ahead;
 }

@@ -1,5 +1,5 @@
 /**
- * What the console sends, as the modules use it. Rates in bits/s, times in seconds since the epoch.
+ * The console's answers, as the modules use them. Rates in bits/s, times in seconds since the epoch.
  *
  * @typedef {{state: "up"|"down"|"crashed"|"silent"|"refused"|"odd", since: number, text: string}} Throttler
  * @typedef {{path: string|null, direction: "down"|"up", rate: number}} PathRate

@@ -1,5 +1,5 @@
 /**
- * Which part of the page an address means. Pure.
+ * The view that an address selects. Pure.
  */
 
 /** @typedef {"live"|"clients"|"connections"|"connection"|"events"|"policy"|"what-if"|"health"} View */
@@ -8,8 +8,8 @@ const VIEWS = ["clients", "connections", "events", "policy", "what-if", "health"
 
 /**
  * @param {string} hash of the address
- * @returns {{view: View, token: string, span: string, client: string}} the live page where it means nothing; *span*: FROM-TO
- *   of events, in seconds since the epoch; *client*: an address whose connections are meant
+ * @returns {{view: View, token: string, span: string, client: string}} by default the live page; *span*: FROM-TO
+ *   of events, in seconds since the epoch; *client*: an address to filter connections by
  */
 export function viewOf(hash) {
   const [name, more = ""] = hash.replace(/^#/, "").split("/", 2);

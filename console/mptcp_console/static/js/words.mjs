@@ -1,5 +1,5 @@
 /**
- * Sentences: for the screen reader, for the state of things, for caps. Pure.
+ * Sentences for the screen reader, the throttler's state, and caps. Pure.
  */
 import {cap, clock, counted, hour, moment, rate} from "./format.mjs";
 import {pathName} from "./series.mjs";
@@ -16,7 +16,7 @@ export function capText(each) {
 }
 
 /**
- * What is written at a cap in the graph, the longest that there is room for.
+ * Labels for a cap in the graph, longest first.
  * @param {import("./series.mjs").Cap} each @returns {string[]}
  */
 export function capLabels(each) {
@@ -24,7 +24,7 @@ export function capLabels(each) {
 }
 
 /**
- * What classes let through that are not all alike.
+ * The ceil of classes that may differ.
  * @param {number|null|undefined} lowest @param {number|null} highest
  */
 export function between(lowest, highest) {
@@ -33,7 +33,7 @@ export function between(lowest, highest) {
 }
 
 /**
- * What HTB guarantees, where that is not all that it lets through.
+ * The rate that HTB guarantees, if it is below the ceil.
  * @param {number|null} rate @param {number|null} ceil
  */
 export function guaranteed(rate, ceil) {
@@ -41,7 +41,7 @@ export function guaranteed(rate, ceil) {
 }
 
 /**
- * What was then, as one sentence.
+ * The state at a time, as one sentence.
  * @param {number} time @param {AtTime[]} paths
  */
 export function momentText(time, paths) {
@@ -54,9 +54,9 @@ export function momentText(time, paths) {
 }
 
 /**
- * What is not drawn, and why.
- * @param {{morePaths: number, moreCaps: number, highCaps: number}} more @param {number} moreRules that cap, beside those which the page is told of
- * @returns {string} most often nothing
+ * A sentence about what is not drawn, and why.
+ * @param {{morePaths: number, moreCaps: number, highCaps: number}} more @param {number} moreRules capping rules that the page does not get
+ * @returns {string} usually empty
  */
 export function notDrawn({morePaths, moreCaps, highCaps}, moreRules) {
   const parts = [];
@@ -74,8 +74,7 @@ export function notDrawn({morePaths, moreCaps, highCaps}, moreRules) {
  */
 
 /**
- * What keeps the page from being true now; null where nothing does. It is read out when it changes, so that nothing in it
- * grows with time.
+ * Why the page is outdated; null if it is not. A change is read out, so the text has no growing numbers.
  * @param {import("./types.mjs").Throttler|null} throttler @param {Lost} lost
  */
 export function troubleText(throttler, lost) {
@@ -91,7 +90,7 @@ export function troubleText(throttler, lost) {
   return `${text}. Since ${clock(throttler.since)}; it is asked again every second. ${CAPS_THEN[throttler.state]}`;
 }
 
-/** What that means for who uses the proxy: a stop takes all caps away, anything else leaves them in the kernel. */
+/** The consequence for the proxy's clients: a stop removes all caps; any other end leaves them in the kernel. */
 const CAPS_THEN = {
   up: "",
   down: "The proxy goes on to serve, and nothing is capped: a stop removes all caps.",
@@ -103,14 +102,14 @@ const CAPS_THEN = {
 
 /**
  * What is wrong with a throttler that answers.
- * @param {string[]} faults @returns {string} most often nothing
+ * @param {string[]} faults @returns {string} usually empty
  */
 export function faultsText(faults) {
   return faults.length === 0 ? "" : `${faults.join(". ")}.`;
 }
 
 /**
- * That a reload was refused, which may be days ago.
+ * A sentence about a refused reload, which may be days ago.
  * @param {{time: number, errors: string[]}} refused @param {number} now
  */
 export function refusedText(refused, now) {
@@ -127,8 +126,8 @@ export function stateText(throttler, lost, faults = 0) {
 }
 
 /**
- * Whether caps came or went, so that what is shown of connections and rules is old. Where many events come at once they
- * come later than the numbers.
+ * Whether caps changed, so that the shown connections and rules are outdated. Many events at once come later than the
+ * numbers.
  * @param {import("./types.mjs").Overview|null} before @param {import("./types.mjs").Moment} moment
  */
 export function changesCaps(before, {now, events, more_events}) {
@@ -137,7 +136,7 @@ export function changesCaps(before, {now, events, more_events}) {
 }
 
 /**
- * What an event is to be announced as; null: not at all.
+ * The announcement of events; null: none.
  * @param {import("./types.mjs").Happening[]} events
  */
 export function announcement(events) {
@@ -150,7 +149,7 @@ export function announcement(events) {
 }
 
 /**
- * What came of a rule that was tried, as `mptcp-throttler explain` says it: one that matches may all the same cap nothing.
+ * The result of a tried rule, as in `mptcp-throttler explain`: a matching rule may still cap nothing.
  * @param {import("./types.mjs").Tried} rule @param {number} now @param {string} zone of the policy
  */
 export function triedText({matched, failed, until}, now, zone) {
@@ -159,7 +158,7 @@ export function triedText({matched, failed, until}, now, zone) {
 }
 
 /**
- * What both directions carried.
+ * The bytes of both directions.
  * @param {{bytes_sent: number|null, bytes_received: number|null}} each
  */
 export function carried({bytes_sent, bytes_received}) {
@@ -168,7 +167,7 @@ export function carried({bytes_sent, bytes_received}) {
 
 /**
  * What caps a subflow.
- * @param {import("./types.mjs").Subflow} subflow @param {boolean} dryRun whether the policy is tried, and caps nothing
+ * @param {import("./types.mjs").Subflow} subflow @param {boolean} dryRun whether the policy caps nothing
  * @returns {{text: string, kind: string}}
  */
 export function verdict(subflow, dryRun = false) {
@@ -186,7 +185,7 @@ export function verdict(subflow, dryRun = false) {
 }
 
 /**
- * Why a subflow is capped or not, in each direction that has a reason.
+ * Why a subflow is capped or not, for each direction with a reason.
  * @param {import("./types.mjs").Subflow} subflow @returns {string}
  */
 export function reasonsText({reason, upload}) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Splits the UDP packets of a tunnel over paths, and joins what comes by them. mptcp_split runs at the egress of the
- * virtual device to which the tunnel's packets are routed, and for what comes out of bundles at the ingress of that
- * device's other end; mptcp_join at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel
- * program sees them; outside, as they are on a path. Ends are 18 bytes: an address, IPv4 mapped into IPv6 (RFC 4291,
- * 2.5.5.2), and a port in network order. */
+/* Splits the UDP packets of a tunnel over paths, and joins them again. mptcp_split runs at the egress of the virtual
+ * device to which the tunnel's packets are routed, and for packets of bundles at the ingress of that device's other
+ * end. mptcp_join runs at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel program
+ * sees them; outside, as they are on a path. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -19,20 +18,20 @@ MAP(outside, BPF_MAP_TYPE_HASH, struct ends, struct place);
 MAP(tunnels, BPF_MAP_TYPE_ARRAY, __u32, struct tunnel);
 MAP(states, BPF_MAP_TYPE_ARRAY, __u32, struct state);
 
-/* What is at the begin of a packet, and where. */
+/* A packet's headers, and their offsets. */
 struct headers {
     struct ends ends;
-    __u32 network; /* bytes from the begin */
+    __u32 network; /* bytes before the IP header */
     __u32 udp;
     __u32 id; /* of the IPv4 header, or the lower 16 bits of IPv6's flow label; host order */
-    __u16 fragment; /* of the IPv4 header: its bits; network order */
+    __u16 fragment; /* the field of the IPv4 header; network order */
     __u8 incoming; /* the packet comes from the remote end */
     __u8 ipv6;
     __u8 service; /* DSCP and ECN */
-    __u8 first; /* byte of the payload, of an incoming packet */
+    __u8 first; /* first byte of an incoming packet's payload */
 };
 
-/* Read the headers of a UDP packet that is no fragment, from headers->network on; say whether it is one. */
+/* Read the headers from headers->network on; return whether the packet is UDP and no fragment. */
 static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *packet, struct headers *headers)
 {
     struct end *from = headers->incoming ? &headers->ends.remote : &headers->ends.local;
@@ -79,7 +78,7 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
     return 1;
 }
 
-/* What is added to a checksum for words that become others (RFC 1624). */
+/* Return what changed words add to a checksum (RFC 1624). */
 static inline __attribute__((always_inline)) __u64 difference(const __u32 *before, const __u32 *after, int words)
 {
     __u64 sum = 0;
@@ -95,13 +94,13 @@ static inline __attribute__((always_inline)) __u32 folded(__u64 sum)
     return sum + (sum >> 32);
 }
 
-/* Give the packet other ends and another number, which is the identification of IPv4, and the lower 16 bits of the flow
- * label of IPv6; checksums follow. A packet of IPv4 that leaves is not to be fragmented: pieces of two packets with the
- * same number would be taken for one (RFC 6864).
+/* Give the packet other ends and another number: IPv4's identification, or the lower 16 bits of IPv6's flow label.
+ * Update the checksums. A leaving IPv4 packet gets the don't-fragment bit: fragments of two packets with the same
+ * number would be joined (RFC 6864).
  *
- * Where the device has summed the whole packet (CHECKSUM_COMPLETE), that sum is to follow: of IPv4 the header's checksum
- * makes up for the addresses. Of IPv6 nothing does in the header, so that storing them changes the sum, and
- * l4_csum_replace, told of a pseudo header, changes it back for UDP's. Ports and UDP's checksum make up for each other. */
+ * If the device has summed the whole packet (CHECKSUM_COMPLETE), that sum must stay right. IPv4's header checksum
+ * compensates for the addresses. IPv6 has none, so storing addresses changes the sum, and l4_csum_replace, told of a
+ * pseudo header, changes it back for UDP's. Ports and UDP's checksum compensate for each other. */
 static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packet, const struct headers *headers,
                                                          const struct ends *ends, __u32 id)
 {
@@ -133,7 +132,7 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     } else {
         struct {
             __u32 from, to;
-            __u16 ports[2]; /* they follow upon the addresses */
+            __u16 ports[2]; /* directly after the addresses */
         } after = {from->address[3], to->address[3], {from->port, to->port}};
         __u32 at = headers->network + __builtin_offsetof(struct iphdr, check), numbers;
         __u16 fragment = headers->incoming ? headers->fragment : headers->fragment | NETWORK16(DONT_FRAGMENT);
@@ -150,23 +149,23 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     }
     if (replace_transport_checksum(packet, checksum, 0, folded(sum), BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0))
         return -1;
-    /* Of a checksum that the device completes, only the addresses are in it so far. */
+    /* A checksum that the device completes has only the addresses so far. */
     if (ports == ports_before)
         return 0;
     return replace_transport_checksum(packet, checksum, ports_before, ports, BPF_F_MARK_MANGLED_0 | 4);
 }
 
-/* What a path is wanted for. */
+/* The packet that needs a path. */
 struct load {
     struct __sk_buff *packet;
     __u32 bytes;
     __u32 light;
 };
 
-/* Choose a path, by the tunnel's mode: the one with the least cost. Each path has a virtual queue. By MODE_SPILL a path
- * whose queue has room goes before every one without. Its queue is the longer of the virtual one and of what the last
- * probe found, for rates are never quite right; for a light packet all of the delay counts. By MODE_WEIGHTS the queues are of bytes / share (start-time fair queueing): a path that was dead
- * has nothing to catch up with. A copy does not go where cb[1] says. */
+/* Choose the path with the least cost in the tunnel's mode. Each path has a virtual queue. In MODE_SPILL a path whose
+ * queue has room precedes every one without. The queue is the longer of the virtual one and the last probe's, because
+ * rates are never exact; for a light packet the whole delay counts. In MODE_WEIGHTS queues are in bytes / share
+ * (start-time fair queueing), so that a path that was dead has nothing to catch up. A copy avoids the path in cb[1]. */
 static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state,
                                                           const struct load *load)
 {
@@ -174,13 +173,13 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
     __u64 least = ~0ULL, least_done = 0;
     __u32 chosen;
 
-    /* Of a variable the verifier would follow each value it may have, through all that comes after. */
+    /* In cb[0], because the verifier would follow every value of a variable through the rest. */
     load->packet->cb[0] = MOST_PATHS;
     for (__u32 each = 0; each < MOST_PATHS; each++) {
         const struct path *path = &tunnel->paths[each];
         __u64 start, done, cost;
 
-        /* Without the daemon nobody knows what lives. */
+        /* Without the daemon, every path counts as alive. */
         if (!path->interface || load->packet->cb[1] == (COPY | each) || (!path->alive && time - tunnel->probed < SILENT))
             continue;
         start = state->paths[each].next_free > now ? state->paths[each].next_free : now;
@@ -230,8 +229,8 @@ int mptcp_split(struct __sk_buff *packet)
     __u32 *number, chosen;
     __u64 sequence;
 
-    /* A bundle of packets (UDP GSO) needs as many numbers, and paths. The kernel takes it apart after this hook: its
-     * packets come to the ingress of the device's other end. */
+    /* Each packet of a bundle (UDP GSO) needs its own number and path. The kernel takes the bundle apart after this
+     * hook; its packets come to the ingress of the device's other end. */
     if (packet->gso_segs > 1 && packet->ifindex == settings.device)
         return TC_ACT_OK;
     if (!read_headers(packet, &headers))
@@ -250,7 +249,7 @@ int mptcp_split(struct __sk_buff *packet)
     if (chosen >= MOST_PATHS)
         return TC_ACT_SHOT;
     if (load.light && tunnel->duplicate && (packet->cb[1] & ~(MOST_PATHS - 1)) != COPY) {
-        /* The copy comes by here again, and knows which path it is not to take. */
+        /* The copy comes here again, and knows which path to avoid. */
         packet->cb[1] = COPY | chosen;
         redirect_clone(packet, settings.device, 0);
         packet->cb[1] = 0;
@@ -258,7 +257,7 @@ int mptcp_split(struct __sk_buff *packet)
     path = &tunnel->paths[chosen];
     sequence = UNORDERED;
     if (!load.light) {
-        /* Two processors at once may give one number twice: as a packet that is late. */
+        /* Two processors may use a number twice: that has the effect of a late packet. */
         sequence = ++state->sequence & 0xffff;
         if (sequence == UNORDERED)
             sequence = ++state->sequence & 0xffff;
@@ -268,7 +267,7 @@ int mptcp_split(struct __sk_buff *packet)
     if (rewrite(packet, &headers, &path->outside, sequence))
         return TC_ACT_SHOT;
     if (path->class)
-        packet->priority = path->class; /* no netfilter sees a packet that is redirected */
+        packet->priority = path->class; /* netfilter does not see a redirected packet */
     next = path->next;
     return redirect_neighbour(path->interface, &next, sizeof(next), 0);
 }
@@ -286,14 +285,14 @@ static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, 
         return TC_ACT_OK;
     place = map_lookup(&outside, &headers->ends);
     port = NETWORK16(headers->ends.local.port);
-    __asm__("" : "+r"(port)); /* the verifier does not see the bound that a change of byte order gives */
+    __asm__("" : "+r"(port)); /* the verifier misses the bound that a byte swap gives */
     port &= 0xffff;
     if (headers->first == MAGIC && (place || settings.ports[port / 8] >> port % 8 & 1))
         return TC_ACT_SHOT; /* a probe or an answer: the daemon has had its copy */
     if (!place)
         return TC_ACT_OK;
     chosen = place->path;
-    __asm__("" : "+r"(chosen)); /* read once: the verifier believes no second reading */
+    __asm__("" : "+r"(chosen)); /* read once: the verifier does not trust a second read */
     if (chosen >= MOST_PATHS)
         return TC_ACT_OK;
     tunnel = map_lookup(&tunnels, &place->tunnel);
@@ -301,7 +300,7 @@ static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, 
     if (!tunnel || !state)
         return TC_ACT_OK;
     if (!tunnel->probed)
-        return TC_ACT_SHOT; /* the daemon has told where it comes from, and not yet where it goes */
+        return TC_ACT_SHOT; /* the daemon has set where it comes from, not yet where it goes */
     __sync_fetch_and_add(&state->paths[chosen].received_packets, 1);
     __sync_fetch_and_add(&state->paths[chosen].received_bytes, packet->len - headers->network);
     for (int each = 0; each < ETH_ALEN; each++)
@@ -322,7 +321,7 @@ int mptcp_join(struct __sk_buff *packet)
     return join(packet, &headers);
 }
 
-/* Of a device without an Ethernet header: PPP, and mobile modems that give bare IP. */
+/* For a device without an Ethernet header: PPP, and mobile modems with bare IP. */
 SEC("tc")
 int mptcp_join_ip(struct __sk_buff *packet)
 {

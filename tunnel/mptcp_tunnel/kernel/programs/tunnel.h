@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* What the tunnel's programs and the daemon (kernel/programs.py) share: maps, and what is set before they are loaded.
- * Structures have no holes: the daemon packs them field by field. */
+/* What the programs share with the daemon (kernel/programs.py): maps, and settings from before the load. Structures
+ * have no holes, because the daemon packs them field by field. */
 #define SEC(name) __attribute__((section(name), used))
 #define HELPER(number) __attribute__((kernel_helper(BPF_FUNC_##number)))
 #define MAP(name, kind, key_type, value_type)                                                                          \
@@ -20,23 +20,24 @@
 
 #define MOST_PATHS 8
 #define MAGIC 0xf4                /* first byte of probes and answers: neither WireGuard's nor OpenVPN's */
-#define MARK 0x4d540000           /* of packets that were joined; the path's number is in the lower bits */
-#define COPY 0x4d540000           /* in cb[1] of a copy; the path that has the first one is in the lower bits */
+#define MARK 0x4d540000           /* of joined packets; the path's number is in the lower bits */
+#define COPY 0x4d540000           /* in cb[1] of a copy; the original's path is in the lower bits */
 #define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */
 #define LIGHT 300                 /* bytes with the Ethernet header: a smaller packet is light */
-#define EXPEDITED 0xb8            /* DSCP 46 (RFC 3246) in the byte that has been the type of service: light, too */
+#define EXPEDITED 0xb8            /* DSCP 46 (RFC 3246) in the type-of-service byte: counts as light */
 #define DONT_FRAGMENT 0x4000      /* in the IPv4 header, beside the fragment's offset */
-#define UNORDERED 0               /* number of a light packet: it is not to wait for others */
+#define UNORDERED 0               /* number of a light packet: it waits for no others */
 #define NO_ROOM (1ULL << 62)
-#define SILENT 5000000000ULL      /* ns without the daemon's word, after which each path counts as alive */
+#define SILENT 5000000000ULL      /* ns without the daemon, after which every path counts as alive */
 
 enum mode {
-    MODE_SPILL,   /* by which path a packet arrives first; tau bounds what a longer path's delay counts */
+    MODE_SPILL,   /* the path where the packet arrives first; tau bounds what a longer path's delay counts */
     MODE_ORDER,   /* the first path whose virtual queue is within tau */
     MODE_WEIGHTS, /* bytes by fixed shares */
     MODE_ONE,     /* the first path that is alive */
 };
 
+/* An address, IPv4 mapped into IPv6 (RFC 4291, 2.5.5.2), and a port in network order: 18 bytes, and padding. */
 struct end {
     __u32 address[4];
     __u16 port;
@@ -59,32 +60,32 @@ struct redirection {
     __u32 address[4];
 };
 
-/* What the daemon says of a path. */
+/* A path, set by the daemon. */
 struct path {
     struct ends outside;
     struct redirection next;
     __u32 interface;         /* 0: there is no such path */
     __u32 alive;
-    __u32 class; /* of HTB on that interface, major and minor number; 0: the interface's own choice */
-    __u64 byte_time; /* ns / 1024 that a byte takes; of MODE_WEIGHTS, 1024 / the path's share */
-    __u64 delay;     /* ns beyond that of the path with the least */
+    __u32 class; /* HTB class on that interface, major and minor number; 0: the interface's own choice */
+    __u64 byte_time; /* ns / 1024 per byte; in MODE_WEIGHTS, 1024 / the path's share */
+    __u64 delay;     /* ns beyond the least delay of a path */
     __u64 room;      /* ns that its virtual queue may hold */
-    __u64 queue;     /* ns that the last probe waited on the path, when the daemon said so */
+    __u64 queue;     /* ns that the last probe waited on the path, as of tunnel.probed */
 };
 
 struct tunnel {
     struct ends inside;
     __u64 tau;       /* ns */
     __u64 queue;     /* ns that a path's virtual queue may hold before packets that are not light are dropped; 0: any */
-    __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon said this */
+    __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon wrote this */
     __u32 mode;      /* enum mode */
     __u32 duplicate; /* light packets go by two paths */
     struct path paths[MOST_PATHS];
 };
 
-/* What the programs count. */
+/* Counted by the programs. */
 struct path_state {
-    __u64 next_free; /* ns, CLOCK_MONOTONIC: when its virtual queue is empty; of MODE_WEIGHTS, bytes / share */
+    __u64 next_free; /* ns, CLOCK_MONOTONIC: when its virtual queue is empty; in MODE_WEIGHTS, bytes / share */
     __u64 sent_packets;
     __u64 sent_bytes;
     __u64 received_packets;
@@ -93,12 +94,12 @@ struct path_state {
 
 struct state {
     __u64 sequence;
-    __u64 clock; /* of MODE_WEIGHTS, in place of the time: bytes / share of the path that was chosen last */
+    __u64 clock; /* in MODE_WEIGHTS, instead of the time: bytes / share of the last chosen path */
     struct path_state paths[MOST_PATHS];
 };
 
 struct settings {
-    __u32 device;     /* the virtual one, into whose ingress packets are joined */
+    __u32 device;     /* the virtual one; joined packets enter its ingress */
     __u8 address[8];  /* its MAC address */
     __u8 ports[1 << 13]; /* bit n: a tunnel program here has port n */
 };
