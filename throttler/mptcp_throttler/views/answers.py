@@ -87,7 +87,7 @@ class HeadAnswer(Answer):
     listen_ports: list[int]
     """The proxy's, as read at the start."""
     netfilter: str
-    """`iptables` or `nftables`."""
+    """The netfilter backend in use."""
     paced: bool
     """Sockets can be paced, for soft starts."""
     policy: PolicyInForce

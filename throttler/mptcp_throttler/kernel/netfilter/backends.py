@@ -1,7 +1,8 @@
 """The netfilter backends, and which of them this host uses.
 
-A new backend needs a module with an adapter of the Netfilter port, a case in each function here, and a row in
-``mptcp_common.throttler_needs`` with its name and host requirements. Neither this process nor the kernel loads any of a
+A new backend needs a module with an adapter of the Netfilter port, a case in each function here, a row in
+``mptcp_common.throttler_needs`` with its name and host requirements, its name in ``config.settings``, and a trial in
+``kernel.feature_probe``. Neither this process nor the kernel loads any of a
 backend until it is probed or opened.
 """
 
