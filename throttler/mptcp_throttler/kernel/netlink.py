@@ -248,7 +248,7 @@ class NetlinkSocket:
 
 
 def raise_first(refused: dict[Any, KernelError]) -> None:
-    """Raise the first error of *refused*, if any, and remove it from there (see ``runtime.garbage``)."""
+    """Raise the first error of *refused*, if any, and remove it from there (see ``runtime.event_loop``)."""
     for each in refused:
         raise refused.pop(each)
 

@@ -126,7 +126,7 @@ class Planner:
                 else:
                     self._send(verdict, verdict.scope, verdict.throttle, token, now, four_tuple in young)
             except PlanError as error:
-                refused = refused or [error]  # only the first: see ``runtime.garbage``
+                refused = refused or [error]  # only the first: see ``runtime.event_loop``
                 if self._cap_on(four_tuple) is None:
                     self._uncap(verdict, token, now, young)
                 else:

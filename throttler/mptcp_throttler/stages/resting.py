@@ -3,7 +3,7 @@
 The data of the other subflows wait for a piece of up to 64 KB that the scheduler gave to a slow one (head-of-line
 blocking). So a capped subflow rests while the others of its connection carry ``ratio`` times what its cap leaves it; at
 most that share of the rate is lost. It comes back when the others are gone, when its cap rises, or when the others have
-data to send and carry too little. docs/soft-start.md has the measurements.
+data to send and carry too little.
 
 With ``rest_slow_paths`` an uncapped subflow rests, too, if it is as slow, or if all subflows together carry less than
 the others did in their best moments, between which they wait for it. If the others then carry no more than all did

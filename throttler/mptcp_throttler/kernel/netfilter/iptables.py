@@ -183,7 +183,7 @@ class IptablesNetfilter:
         await self._request(requests, f"remove {len(gone)} set entries", ignore=(_ERR_EXIST, errno.ENOENT))
 
     async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
-        failures: list[KernelError] = []  # the first only: see ``runtime.garbage``
+        failures: list[KernelError] = []  # the first only: see ``runtime.event_loop``
         while chunk := list(islice(requests, _CHUNK)):
             try:
                 self._netlink.requests(chunk, what, ignore)

@@ -9,7 +9,7 @@ not delay them but splits merged segments (GRO) that exceed the class's burst: o
 pyroute2 makes the root and the device only. This module writes and reads classes and their queues: pyroute2 takes
 0.3 ms to read a class, a whole datagram of them without a pause, and caps for 10,000 clients are 10,000 classes.
 
-The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable.upload``), with
+The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable``), with
 the class as priority, shapes them and reinjects them where they came in. One device serves all interfaces. After a
 crash the successor adopts it by its name, with its classes.
 """
@@ -244,7 +244,7 @@ async def _iproute() -> AsyncIterator[Any]:
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
-    failures: list[KernelError] = []  # the first only: see ``runtime.garbage``
+    failures: list[KernelError] = []  # the first only: see ``runtime.event_loop``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
         async for what, flags, kind, payload in in_turns(requests):

@@ -3,7 +3,7 @@
 The MPTCP scheduler assigns data to a subflow by its pacing rate, averaged over past assignments, and never takes
 assigned data back. So when a cap begins, a few megabytes wait on the subflow. They would leave in 0.2 s at the old rate
 and take seconds at the new one, and more follow until the average has adapted. All other paths wait for these data
-(head-of-line blocking). Hence these phases (docs/soft-start.md compares alternatives):
+(head-of-line blocking). Hence these phases (docs/soft-start.md):
 
 1. *drain*: no cap yet, but TCP_NOTSENT_LOWAT bounds the unsent data to ``UNSENT_SECONDS`` at the old rate, until no
    more than that waits;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Limits and first options of the sockets that the proxy accepts; what it is for: pacing.py. */
+/* Limits and first options of the sockets that the proxy accepts; what it is for: kernel/bpf.py. */
 #include "limits.h"
 
 #define AF_INET 2
