@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import struct
@@ -20,7 +21,9 @@ from mptcp_throttler.kernel.sockets.diagnostics import (
     destroy_request,
     exact_request,
 )
+from mptcp_throttler.kernel.tc import htb
 from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.shaping.model import Ownership
 
 HEADER = struct.Struct("=IHHII")
 ROUTE = 0
@@ -239,3 +242,14 @@ def test_a_dump_of_sockets_that_fails_says_so_and_the_next_one_works(monkeypatch
             list(diagnostics.subflows())
     assert list(diagnostics.pieces()) == [[]]
     diagnostics.close()
+
+
+def test_a_host_without_descriptors_is_a_kernel_error_for_the_upload_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: an OSError ended the daemon, and took all caps off."""
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(htb, "AsyncIPRoute", refuse)
+    with pytest.raises(KernelError, match="Too many open files"):
+        asyncio.run(htb.IfbTrafficControl(Ownership()).prepare())

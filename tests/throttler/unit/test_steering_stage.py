@@ -360,6 +360,17 @@ def test_a_path_that_goes_away_takes_its_flag_along() -> None:
     assert not scene.stage.watched(), "what is left is not steered"
 
 
+def test_a_flag_outlives_samples_that_are_older_than_its_subflow() -> None:
+    scene = Scene(STANDBY)
+    scene.apply()
+    flag = SetBackup(1, scene.ethernet.four_tuple, True, "s")
+    scene.stage.confirmed(flag)
+    observed(scene.stage, sampled(STEP, [scene.wifi.socket]))
+    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    observed(scene.stage, sampled(2 * STEP, [scene.wifi.socket]))
+    assert not scene.stage.flags.release_all(), "it has gone"
+
+
 def test_subflows_of_nobody_are_ignored() -> None:
     stage = SteeringStage(STANDBY)
     stranger = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)

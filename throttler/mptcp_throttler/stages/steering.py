@@ -54,6 +54,8 @@ class BackupFlags:
         self._undecided_until: float | None = None
         self.to_take_back: set[FourTuple] = set()
         """Flags that nothing explains, or that wait for the connection's first sample."""
+        self._fresh: set[FourTuple] = set()
+        """Subflows with news since the last complete samples: these may be older than the subflow."""
         self._refused: dict[int, set[FourTuple]] = {}
         """Subflows whose flag the kernel refused to set, by token."""
 
@@ -88,10 +90,11 @@ class BackupFlags:
     def begin(self, samples: Samples) -> None:
         """Enforce ``UNDECIDED_SECONDS`` (only samples bring the time), and forget subflows without a socket."""
         if samples.complete:
-            for four_tuple in [each for each in self._set if each not in samples.sockets]:
+            there = samples.sockets.keys() | self._fresh
+            for four_tuple in self._set.keys() - there:
                 self._unset(four_tuple)
-            refused = {token: {each for each in of if each in samples.sockets} for token, of in self._refused.items()}
-            self._refused = {token: of for token, of in refused.items() if of}
+            self._refused = {token: of & there for token, of in self._refused.items() if of & there}
+            self._fresh.clear()
         if self._undecided_until is None:
             self._undecided_until = samples.time + UNDECIDED_SECONDS
         elif samples.time >= self._undecided_until:
@@ -121,11 +124,13 @@ class BackupFlags:
         self._unset(effect.four_tuple)
         if effect.backup:
             self._set[effect.four_tuple] = replace(effect, backup=False)
+            self._fresh.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
         """Note that the kernel refused *effect*. It is not tried again, nor on other subflows of the connection."""
         if effect.backup:
             self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
+            self._fresh.add(effect.four_tuple)
         else:
             self._unset(effect.four_tuple)
 

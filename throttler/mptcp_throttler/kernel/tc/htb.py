@@ -20,7 +20,7 @@ import errno
 import os
 import struct
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from socket import NETLINK_ROUTE
 from types import MappingProxyType
@@ -237,9 +237,13 @@ def _upload_device() -> Link | None:
 
 @asynccontextmanager
 async def _iproute() -> AsyncIterator[Any]:
-    """Open an AsyncIPRoute whose changes ``kernel.notices`` takes for ours."""
-    async with AsyncIPRoute() as ipr:
-        bind_as_ours(ipr.socket)
+    """Open an AsyncIPRoute whose changes ``kernel.notices`` takes for ours. Raises KernelError."""
+    async with AsyncExitStack() as stack:
+        try:
+            ipr = await stack.enter_async_context(AsyncIPRoute())
+            bind_as_ours(ipr.socket)
+        except OSError as error:  # no descriptor or memory is left
+            raise KernelError(f"open a netlink socket: {error.strerror}") from error
         yield ipr
 
 
