@@ -1,4 +1,4 @@
-"""Goodput per path of an upload against time, from the proxy's sockets: what really came, not what the client sent."""
+"""Goodput per path of an upload over time, from the proxy's sockets: what really came, not what the client sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .devices import DEVICES
 class UploadRecorder(Recorder):
     """Samples, from entry to exit, the bytes that *proxy* received in order from each address of *client*.
 
-    The counters are those of ``tcp_info`` (``bytes_received``): payload, without what was retransmitted.
+    The counters are ``bytes_received`` of ``tcp_info``: payload without retransmissions.
     """
 
     def __init__(self, proxy: LiveNode, client: LiveNode) -> None:
@@ -34,7 +34,7 @@ class UploadRecorder(Recorder):
 
 
 def on_the_wire(samples: Sequence[Sample], payload_share: float) -> tuple[Sample, ...]:
-    """Return *samples* with the bytes that full packets of that payload have on the wire."""
+    """Return *samples* with the bytes on the wire of full packets with that payload share."""
     return tuple(
         Sample(each.time, {name: round(octets / payload_share) for name, octets in each.octets.items()})
         for each in samples
