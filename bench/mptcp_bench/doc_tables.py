@@ -43,7 +43,6 @@ INTERVAL = re.compile(r" \([^()]+ to [^()]+\)| ± [^ ]+")
 COMMIT = re.compile("[0-9a-f]{40}")
 """``provenance`` of a clean working copy."""
 VERDICTS = ("aims", "claims")
-"""Keys of the tables that contain verdicts."""
 SIGNS = {"met": "met", "missed": "**missed**", "no aim": ""}
 
 

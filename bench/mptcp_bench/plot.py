@@ -21,7 +21,6 @@ class Band:
     title: str
     subtitle: str
     result: str
-    """The outcome in a few words."""
 
 
 @dataclass(frozen=True, slots=True)

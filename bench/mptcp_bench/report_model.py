@@ -38,7 +38,6 @@ class Chapter:
     aims: tuple[JudgedAim, ...] = ()
     figures: tuple[Figure, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Why a figure is missing."""
     tables: tuple[Table, ...] = ()
     failed: tuple[str, ...] = ()
     """Runs that are no data points."""

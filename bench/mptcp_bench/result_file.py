@@ -54,7 +54,6 @@ class Result:
     experiment: str
     """Name of the command and of the directory."""
     title: str
-    """What it shows, in one line."""
     parameters: dict[str, Scalar]
     """All parameters of the paper's experiments; of ours, those that were set."""
     seed: int
@@ -75,7 +74,6 @@ class JudgedClaim:
     paper: str
     """The paper's statement, in our words."""
     measured: str
-    """A sentence with figures."""
     verdict: Judgement
     why: str = ""
     """For ``differs``: the measured mechanism; for ``fails``: the likely but unmeasured one, if any."""
@@ -235,10 +233,7 @@ def read_bytes(source: Path) -> bytes:
 
 
 def load(source: Path, kind: type[D]) -> D:
-    """Read a result of *kind*.
-
-    :raises ResultError: one line for people: file, key, value
-    """
+    """Read a result of *kind*. Raises ResultError with one line for people: file, key, value."""
     return from_json(read_bytes(source), str(source), kind)
 
 

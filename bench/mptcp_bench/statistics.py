@@ -47,10 +47,7 @@ def mean_or_nan(values: Sequence[float]) -> float:
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Return the mean of *values* with its two-sided t-interval.
-
-    :raises ValueError: there are no values
-    """
+    """Return the mean of *values* with its two-sided t-interval. Raises ValueError if there are no values."""
     if not values:
         raise ValueError("the mean of no values")
     n, mean = len(values), fmean(values)
@@ -227,7 +224,6 @@ def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, ma
 
 
 def _t(probability: float, freedom: float) -> float:
-    """Return a quantile of Student's t."""
     # Not scipy.stats: it takes a second to import, and a hundred times as long for each value.
     from scipy.special import stdtrit
 

@@ -39,7 +39,6 @@ class Measured:
     """Seconds, on the clock of the picture's samples."""
     octets: int
     digest_ok: bool
-    """Whether all bytes came and match the origin's."""
     protocol: Protocol
     steady: Mapping[str, float]
     """Bits per second of each device on the wire, in the steady state."""
@@ -72,7 +71,6 @@ class Outcome:
     """Bits per second of each device that should be filled."""
     wrong: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
-    """What was not reached in time: rates, a cap, the end of the download."""
     repeated: bool = False
     """Its part is measured again because of what was missed, and judged by the second measurement."""
 
@@ -124,7 +122,6 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
 
 
 def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
-    """Return the fault of *rate* that no machine excuses."""
     allowed = part.allowed.get(path.device)
     if allowed is None:
         return "and should have been idle" if rate > UNUSED * path.rate else None

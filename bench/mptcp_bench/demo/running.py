@@ -55,7 +55,6 @@ class Stage:
     recorder: Recorder
     view: View
     throttler: Throttler | None = None
-    """Started by the first download that needs it."""
 
     def measure(self, part: Part) -> Measured:
         """Run one download."""

@@ -21,7 +21,6 @@ class Steady:
     rates: Mapping[str, float]
     """Bits per second by device in the steady state; if that was too short, over the whole download."""
     seconds: float
-    """Duration of the steady state."""
     closing: float | None
     """Bits per second of the capped device in the last :data:`CLOSING` seconds; None without cap or such an end."""
 

@@ -61,7 +61,6 @@ class Experiment:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Prefix an OptionError with the experiment's name."""
         try:
             yield
         except OptionError as error:

@@ -29,7 +29,6 @@ class Repeated:
     what: str
     reason: str
     emulation: bool
-    """Whether the emulated paths were the reason."""
 
     def __str__(self) -> str:
         return (

@@ -6,7 +6,6 @@ from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.features import missing
 
 BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
-"""The throttler's netfilter adapters and their requirements."""
 
 
 def backends() -> list[str]:

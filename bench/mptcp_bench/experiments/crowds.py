@@ -261,7 +261,6 @@ class Site:
         return all(each.open < IDLE for each in worker_descriptors(self.proxy))
 
     def _warnings(self) -> int:
-        """Return the number of Squid's log lines about descriptors."""
         return (self.proxy.logs / "cache.log").read_text(errors="replace").count(WARNING)
 
 

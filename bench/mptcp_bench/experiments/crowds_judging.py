@@ -56,7 +56,6 @@ class Measured:
     standing: int
     """Of these, the connections left after the requests."""
     workers: int
-    """Squid's workers."""
     descriptors: float
     """Open descriptors of the fullest worker, as a share of its limit."""
     memory: int

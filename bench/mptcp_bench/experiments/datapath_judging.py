@@ -24,7 +24,6 @@ class SentBytes(NamedTuple):
     ours: int
     """Of our class for uncapped traffic."""
     device: int
-    """Of the whole device."""
 
 
 def judge(

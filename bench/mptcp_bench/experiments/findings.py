@@ -35,7 +35,6 @@ class Findings:
     pictures: tuple[Picture, ...] = ()
     aims: tuple[Aim, ...] = ()
     notes: tuple[str, ...] = ()
-    """Other facts for a reader of the result."""
 
     @property
     def wrong(self) -> tuple[str, ...]:
@@ -91,7 +90,6 @@ def tables_of(tables: Iterable[RichTable]) -> tuple[Table, ...]:
 
 
 def _words(text: object) -> str:
-    """Return *text* without terminal markup."""
     if text is None:
         return ""
     return text.plain if isinstance(text, Text) else Text.from_markup(str(text)).plain

@@ -48,22 +48,18 @@ WORDS = {
     "silence": "loses everything",
     "down": "goes down",
 }
-"""The faults of Wi-Fi, for people."""
 
 
 class Arm(StrEnum):
     """What happens to the cap."""
 
     ON = "on"
-    """The guard controls it."""
     OFF = "off"
-    """Nothing."""
     LIFTED = "cap lifted by hand"
     """Without a guard, a policy without the cap takes effect with the fault: no guard is faster."""
 
 
 ARMS = {"down": (Arm.ON, Arm.OFF), "up": (Arm.ON, Arm.OFF, Arm.LIFTED)}
-"""By direction."""
 
 
 @dataclass(frozen=True, slots=True)

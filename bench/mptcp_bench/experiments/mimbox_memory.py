@@ -108,7 +108,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def _idle(console: Console, seed: int, runs: int, hold: int, attempts: Attempts) -> list[HeldMemory]:
-    """Return the memory of a new proxy's idle connections, by TCP and MPTCP."""
     found: list[HeldMemory] = []
     with Testbed(paths((None, None), offloads=False, name="mimbox"), seed=seed) as testbed:
         bed = Bed.built(testbed, BASE, seconds=1.0, hold=hold, files=FILES)

@@ -55,7 +55,6 @@ RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
 CAPPED_COLUMNS = {"in force s": "in_force", "off": "off", "steady": "steady"}
 """Only for a capped path: column and measure."""
 TITLES = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
-"""The picture's panels: the landings that it compares."""
 MEANS = tuple(field.name for field in fields(Outcome) if field.name != "stalls")
 _POLICY = f"{POLICY_PATHS}rules: "
 

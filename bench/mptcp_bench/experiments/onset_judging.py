@@ -65,7 +65,6 @@ class Outcome:
     kept: float
     """The other path's share over :attr:`Windows.onset`."""
     worst: float
-    """Its worst sample."""
     stalled: float
     uncapped: float
     """Rate of the capped path before the onset, as a multiple of the cap."""
@@ -144,7 +143,6 @@ def aims(outcomes: Sequence[Outcome], runs: int, windows: Windows, control: str,
 
 
 def _joined(spans: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return *spans* with adjacent ones joined."""
     found: list[tuple[float, float]] = []
     for begin, end in spans:
         if found and isclose(found[-1][1], begin):

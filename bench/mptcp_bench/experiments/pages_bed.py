@@ -150,7 +150,6 @@ class Bed:
 
     @contextmanager
     def _without_endpoints(self) -> Iterator[None]:
-        """Prevent the client from opening further subflows."""
         node = self.client
         endpoints = self.testbed.topology.node("client").endpoints
         node.run(["ip", "mptcp", "endpoint", "flush"])

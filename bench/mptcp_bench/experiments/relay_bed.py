@@ -79,7 +79,6 @@ class Bed:
     seconds: float
     """Duration of a measured transfer."""
     hold_count: int
-    """Idle connections to hold."""
     web: Origin
     numbers: Iterator[int] = field(default_factory=itertools.count)
     logs: Path | None = None

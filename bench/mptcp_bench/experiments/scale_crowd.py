@@ -119,8 +119,6 @@ class Counters(NamedTuple):
 
 
 class _Member:
-    """One of the two running programs, with its counters."""
-
     def __init__(self, node: LiveNode, program: Path, role: str, arguments: Sequence[str], scope: ExitStack) -> None:
         path = node.directory / f"crowd-{role}"
         path.write_bytes(bytes(_COUNTERS.size))

@@ -142,7 +142,6 @@ class _Site:
 
     @contextmanager
     def _others(self) -> Iterator[None]:
-        """Run the other clients' downloads."""
         if self.crowd is not None:
             self.crowd.hold(self.layout.vanishing)
             self.crowd.joined(self.layout.vanishing)
@@ -155,7 +154,6 @@ class _Site:
             yield
 
     def _subflows(self) -> set[str]:
-        """Return the client's addresses with subflows."""
         return set(client_ends(self.testbed["proxy"], [load.address for load in self.layout.loads]))
 
 

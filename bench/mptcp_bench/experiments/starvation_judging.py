@@ -19,7 +19,6 @@ RESTS = 16
 MOST = 1.05
 """Most share that a path may carry: a cap holds, and a link that carries more was not emulated."""
 UNDER_POLICY = "cap"
-"""The judged variant."""
 RECOVERY = 1.0
 """Seconds over which a rate shows that a share came back."""
 

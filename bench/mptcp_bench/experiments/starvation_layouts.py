@@ -14,7 +14,6 @@ from .starvation_judging import PathLoad
 
 MBIT = 1_000_000
 OTHERS = "others"
-"""Node of the vanishing clients."""
 SECOND_ADDRESS = "10.77.1.130"
 SECOND_PROXY_ADDRESS = "10.77.8.3"
 NAMES = "abcdefgh"
@@ -76,7 +75,6 @@ def _emulated(rates: Sequence[int], rtts: Sequence[int]) -> list[EmulatedPath]:
 
 
 def _with_endpoints(topology: Topology, node: str, *endpoints: Endpoint) -> Topology:
-    """Replace the endpoints of *node* in *topology*."""
     nodes = tuple(replace(each, endpoints=endpoints) if each.name == node else each for each in topology.nodes)
     return replace(topology, nodes=nodes)
 

@@ -24,7 +24,6 @@ CHECK = 1.5
 """Seconds until a download's congestion control is checked."""
 SPLIT = ("ours", "weights")
 MODE: Mapping[str, Mapping[str, object]] = {"ours": {}, "weights": {"mode": "weights", "weights": [50] * len(PATHS)}}
-"""Settings of both ends, by variant."""
 EVEN = 0.45
 """Least share of the packets on each path when they are split 50/50."""
 JOINED = "MPTcpExtMPJoinSynAckRx"

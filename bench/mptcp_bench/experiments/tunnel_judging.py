@@ -155,7 +155,6 @@ def _ratio(value: float, of: float) -> float:
 
 
 def _silence(silences: Sequence[Silence]) -> Iterator[Aim]:
-    """Yield the aims of the medians."""
     for what, values, most in (
         ("the relay leaves it after s", [s.relay for s in silences], CHANGED),
         ("the proxy leaves it after s", [s.proxy for s in silences], CHANGED),

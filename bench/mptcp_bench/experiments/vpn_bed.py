@@ -36,7 +36,6 @@ EXTRA = "10.77.1.3"
 """The client's second address on its first path."""
 DEVICES = ("eth0", "wlan0")
 NETWORK = "10.94.0.0/16"
-"""The VPN's inner network."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def _emulated() -> list[EmulatedPath]:
-    """Return a path for each loss."""
     directions = {loss: Direction(FAST, 500, loss=loss_of(loss)) for loss in GOOD_LOSS}
     return [EmulatedPath(loss, one, one) for loss, one in directions.items()]
 

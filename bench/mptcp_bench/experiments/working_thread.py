@@ -19,7 +19,6 @@ class WorkingThread:
         self._node = node
         self._error: Exception | None = None
         self.stop = threading.Event()
-        """Set when the work must end."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:

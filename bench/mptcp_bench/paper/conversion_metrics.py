@@ -6,7 +6,6 @@ from .results import BULK, DATA, STREAM, SYN, WHOLE, Reference
 
 MPTCP, TCP = "mptcp", "tcp"
 PROTOCOLS = {MPTCP: "Multipath TCP", TCP: "plain TCP"}
-"""The client's protocols: the cases."""
 
 WHOLE_SYN, OWN_SYN, OWN_REQUEST = "syn_whole", "syn_own", "request_own"
 HANDSHAKE, ANSWER, REQUEST_WAIT, RESPONSE = "handshake", "answer", "request_wait", "response"
@@ -18,7 +17,6 @@ REFERENCES = (
     *(Reference(kind, 0.0078341 + 0.0006805, "paper, SYN: 8.5 ms") for kind in (SYN, WHOLE)),
     *(Reference(kind, _DATA, "paper, data: 23.4 ms") for kind in (DATA, STREAM, BULK)),
 )
-"""Table 1: 0.0078341 + 0.0006805 s and 0.0153311 + 0.0080645 s."""
 
 
 def metric_of_median(distribution: str) -> str:

@@ -322,7 +322,6 @@ class Engine:
         return run
 
     def _throttle(self, lab: Lab, trial: Trial) -> None:
-        """Start or stop the throttler as *trial* asks."""
         if self._throttler is not None and (trial.fresh_throttler or not trial.throttled):
             self._throttler.process.stop()
             self._throttler = None

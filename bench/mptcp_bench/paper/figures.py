@@ -85,7 +85,6 @@ def _panels(result: PaperResult, until: float | None = None) -> tuple[Panel, ...
 
 
 def _in_rows(parts: Sequence[Panel], height: float) -> tuple[Row, ...]:
-    """Return *parts* in rows of two; a last single part fills its row."""
     return tuple(Row(height, tuple(parts[i : i + 2])) for i in range(0, len(parts), 2))
 
 
@@ -188,7 +187,6 @@ def _draw_row(drawn: Any, row: Row, bottom: float, height: float) -> None:
 
 
 def _entries(drawn: Any) -> dict[str, Any]:
-    """Return the lines of all axes by label, each once."""
     found: dict[str, Any] = {}
     for axes in drawn.axes:
         for line, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -197,7 +195,6 @@ def _entries(drawn: Any) -> dict[str, Any]:
 
 
 def _legend(drawn: Any, top: float) -> None:
-    """Draw the legend below everything."""
     entries = _entries(drawn)
     drawn.legend(
         entries.values(), entries.keys(), loc="upper left", bbox_to_anchor=(LEFT / WIDTH - 0.012, top),

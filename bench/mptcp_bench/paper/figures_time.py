@@ -184,7 +184,6 @@ def over_time(axes: Any, result: PaperResult, case: Case, scales: Scales, until:
 
 
 def _marks(axes: Any, run: Run) -> None:
-    """Mark when the second subflow joined and when the cap was in force, if ever."""
     joined, taken = run.values.get(JOINED), run.values.get(TIME_TO_THROTTLE)
     if joined is None or taken is None:
         return

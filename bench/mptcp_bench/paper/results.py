@@ -153,7 +153,6 @@ class Series:
     paths: dict[str, tuple[float, ...]]
     """Bits per second received by the client, by path."""
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Other quantities at the same times, by name."""
 
     def __post_init__(self) -> None:
         for name, values in {**self.paths, **self.extra}.items():

@@ -63,7 +63,6 @@ class CheckedLab:
 
 
 def _of_hosts(lab: Lab, driver: Provenance) -> Provenance:
-    """Return *driver* with the kernels of the hosts, and the proxy's processors and Squid."""
     kernels = {host.name: host.run(["uname", "-r"]).stdout.strip() for host in (lab.client, lab.proxy, lab.origin)}
     squid = lab.proxy.run(["squid", "-v"]).stdout.splitlines()[0].removeprefix("Squid Cache: Version ")
     return replace(
@@ -253,7 +252,6 @@ def _draw(result: PaperResult, directory: Path) -> None:
 
 
 def _forget_figures(directory: Path) -> None:
-    """Remove the figures of the earlier result that is about to be replaced."""
     for figure in directory.glob("figure.*"):
         figure.unlink()
 

@@ -113,7 +113,6 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
 
 
 def _drain(running: Sequence[Capture]) -> None:
-    """Wait until each has taken what the kernel held, for at most :data:`DRAIN`."""
     deadline = time.monotonic() + DRAIN
     waiting = list(running)
     while waiting and time.monotonic() < deadline:

@@ -35,7 +35,6 @@ class Exchange:
 
     target: str
     multipath: bool
-    """Whether the client's connection was Multipath TCP."""
     origin_asked: bool
     """Whether the proxy asked the origin for MPTCP, which it should not."""
     subflows: int

@@ -54,7 +54,6 @@ class Fetcher:
         await asyncio.gather(*(self._work() for _ in range(min(self._order["at_once"], len(self._files)))))
 
     async def _work(self) -> None:
-        """Take one file after the other until none is left."""
         streams: Streams | None = None
         while self._files:
             number, (name, size) = self._files.pop()
@@ -70,7 +69,6 @@ class Fetcher:
             streams[1].close()
 
     async def _fetch(self, streams: Streams | None, name: str, size: int, entry: dict[str, Any]) -> Streams | None:
-        """Download one file; return the connection if it is kept."""
         address, port = self._order["target"]
         host = address if port == 80 else f"{address}:{port}"
         tunnelled = self._order["kind"] in ("connect", "tls")
@@ -98,7 +96,6 @@ class Fetcher:
         return None
 
     async def _connect(self, host: str) -> Streams:
-        """Return a connection to the proxy, or through it, as the kind wants."""
         address, port = self._order["proxy"]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM, MPTCP)

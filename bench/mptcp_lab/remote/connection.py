@@ -174,7 +174,6 @@ class Connection:
         self.directory: str = ready["ready"]
 
     def _why_not(self, timeout: float) -> str:
-        """Return why the agent does not answer: one line with a remedy."""
         where = f"{self.name}: {self.login.destination}"
         try:
             code = self._ssh.wait(1)

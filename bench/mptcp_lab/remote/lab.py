@@ -103,8 +103,6 @@ def _host(part: HostRole, run_id: str) -> SshHost:
 
 
 class _Leftovers:
-    """What ``agent.leftovers`` found and undid on a host."""
-
     def __init__(self, host: SshHost, removed: list[str], left: list[str], live: list[int]) -> None:
         self.host, self.removed, self.left, self.live = host, removed, left, live
 

@@ -42,10 +42,7 @@ def code() -> bytes:
 
 
 def attach() -> None:
-    """Load and attach the program, until this process ends.
-
-    :raises OSError: what was refused, and why
-    """
+    """Load and attach the program, until this process ends. Raises OSError with what was refused, and why."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError as error:
