@@ -75,10 +75,7 @@ def unfit(found: ExperimentResult) -> list[str]:
 
 
 def keep(name: str, results: Path, docs: Path = DOCS) -> None:
-    """Keep the result *name* below *results* for the documentation.
-
-    :raises ResultError: it is missing, is no result, or is :func:`unfit`, one line per reason
-    """
+    """Keep the result *name* below *results*. Raises ResultError if it is missing or :func:`unfit`."""
     source = results / name / result_file.FILE
     found = summary(load(source))
     if reasons := unfit(found):
@@ -92,10 +89,7 @@ def read_kept(docs: Path = DOCS) -> dict[str, ExperimentResult]:
 
 
 def pages(docs: Path = DOCS) -> dict[Path, str]:
-    """Return every page with the kept results.
-
-    :raises ResultError: a page names a result or a table that does not exist
-    """
+    """Return every page with the kept results. Raises ResultError if a page names a missing result or table."""
     kept = read_kept(docs)
     return {page: generated(page.read_text(), kept, page.name) for page in sorted(docs.glob("*.md"))}
 
@@ -109,10 +103,7 @@ def write_pages(docs: Path = DOCS) -> list[Path]:
 
 
 def generated(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
-    """Return *text* of the *page* with every table as in *kept*.
-
-    :raises ResultError: page, line, and what there is
-    """
+    """Return *text* of the *page* with every table as in *kept*. Raises ResultError: page, line, and what there is."""
     return "\n".join(_lines(text, kept, page))
 
 

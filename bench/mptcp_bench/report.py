@@ -37,10 +37,7 @@ class FoundResult:
 
 
 def load(source: Path) -> Result:
-    """Read a result of the paper or of ours, as its ``experiment`` says.
-
-    :raises ResultError: one line for people: file, key, value
-    """
+    """Read a result of the paper or of ours, by its ``experiment``. Raises ResultError, one line: file, key, value."""
     text = result_file.read_bytes(source)
     name = None
     with suppress(ValueError, AttributeError):
@@ -52,10 +49,7 @@ def load(source: Path) -> Result:
 
 
 def read(directory: Path) -> list[FoundResult]:
-    """Return the results below *directory*, the paper's first.
-
-    :raises ResultError: there is none, or files are wrong, one line each
-    """
+    """Return the results below *directory*, the paper's first. Raises ResultError: a line per wrong file, or none."""
     found, wrong = [], []
     for source in result_file.find(directory):
         try:

@@ -114,10 +114,7 @@ def bounds(least: float | None, most: float | None) -> str:
 
 
 def shown(value: float, unit: str, least: float | None = None, most: float | None = None, *, digits: int = 4) -> str:
-    """Return *value* for people: whole numbers whole, others to *digits* digits.
-
-    There are more digits if rounding would move it to the other side of one of its bounds.
-    """
+    """Return *value* for people, whole or to *digits* digits; to more if rounding would cross one of its bounds."""
     if math.isfinite(value) and value == int(value):
         return f"{value:,.0f}{unit}"
     texts = (f"{value:.{number}g}" for number in range(digits, EXACT))
@@ -163,10 +160,7 @@ def finite(value: Any) -> Any:
 
 
 def to_json(result: Result) -> str:
-    """Return *result* as JSON text.
-
-    :raises ResultError: a number is not finite: JSON cannot represent it, and no measurement gives one
-    """
+    """Return *result* as JSON text. Raises ResultError for NaN or infinity, which JSON lacks and nothing measures."""
     try:
         return json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     except ValueError as error:
@@ -174,10 +168,7 @@ def to_json(result: Result) -> str:
 
 
 def from_json(text: str | bytes, name: str, kind: type[D]) -> D:
-    """Return the result of *kind* in *text*; errors call it *name*.
-
-    :raises ResultError: one line: name, key, value, what is allowed
-    """
+    """Return the result of *kind* in *text*. Raises ResultError, one line: *name*, key, value, what is allowed."""
     from pydantic import TypeAdapter, ValidationError
 
     def refuse(constant: str) -> None:
@@ -205,11 +196,7 @@ def prepare(directory: Path) -> None:
 
 
 def write(result: Result, target: Path) -> None:
-    """Replace *target* by *result* in one step; make a missing directory.
-
-    :raises ResultError: a number is not finite
-    :raises OSError: the file cannot be written
-    """
+    """Replace *target* by *result* in one step. Raises ResultError if a number is not finite, OSError."""
     text = to_json(result)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

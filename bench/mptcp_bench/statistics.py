@@ -116,10 +116,7 @@ def histogram_percentiles(
 
 
 def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
-    """Return the item with the median *key*; of an even number, the lower of the two in the middle.
-
-    :raises ValueError: there are no items
-    """
+    """Return the item with the (lower) median *key*. Raises ValueError for no items."""
     ordered = sorted(items, key=key)
     if not ordered:
         raise ValueError("the median of nothing")
@@ -129,10 +126,7 @@ def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
 def median_interval(
     values: Sequence[float], draw: random.Random, *, resamples: int = 2_000, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Return the bootstrap interval of the median of *values*, with resamples drawn by *draw*.
-
-    :raises ValueError: there are no values
-    """
+    """Return the bootstrap interval of the median, with resamples drawn by *draw*. Raises ValueError for no values."""
     medians = [median(draw.choices(values, k=len(values))) for _ in range(resamples)] if values else []
     tail = 50 * (1 - confidence)
     low, high = percentiles(medians, (tail, 100 - tail))
@@ -176,10 +170,7 @@ class Comparison:
 
 
 def compare(sample: Sequence[float], reference: Sequence[float] | float, factor: float = 1.0) -> Comparison:
-    """Compare the mean of *sample* with *factor* times *reference*, a constant or the mean of another sample.
-
-    :raises ValueError: there are no values
-    """
+    """Compare the mean of *sample* with *factor* times *reference* (a constant, or a mean). Raises ValueError."""
     others = [reference] if isinstance(reference, int | float) else reference
     if not sample or not others:
         raise ValueError("a comparison with no values")
@@ -198,10 +189,7 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
 
 
 def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Return the lower and the upper bound of the mean, one-sided, of 95 % confidence each.
-
-    Both are NaN, which meets no aim, for fewer than two values, and equal to a mean that is not finite.
-    """
+    """Return the one-sided 95 % bounds of the mean: NaN, which meets no aim, for one value, the mean if not finite."""
     if len(values) < 2:
         return nan, nan
     if not all(map(isfinite, values)):

@@ -134,10 +134,7 @@ def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
 
 
 def _late(measured: Measured, path: DisplayedPath) -> bool:
-    """Return whether the cap of *path* was in force at the end, though it was exceeded before.
-
-    A path that carries less than its cap then does not show one: it may have run dry.
-    """
+    """Return whether the exceeded cap of *path* was in force at the end; a path below its cap may have run dry."""
     if measured.part.capped != path.device or measured.closing is None:
         return False
     allowed = measured.part.allowed[path.device]

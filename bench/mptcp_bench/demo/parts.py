@@ -47,10 +47,7 @@ class Part:
 
 
 def parts(cap: int) -> tuple[Part, ...]:
-    """Return the downloads; *cap* is what the policy leaves Ethernet, in bits per second.
-
-    Plain TCP comes first: its rates over each link are the reference for the others.
-    """
+    """Return the downloads, plain TCP as the reference first; *cap* is what the policy leaves Ethernet, bits/s."""
     both = {ETHERNET.device: ETHERNET_RATE, WIFI.device: WIFI_RATE}
     straight = "straight to the origin"
     return (

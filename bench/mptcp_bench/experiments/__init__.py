@@ -48,11 +48,7 @@ class Experiment:
             return given(settings, getattr(self.load(), "OPTIONS", {}))
 
     def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-        """Run it.
-
-        :raises OptionError: an invalid value among *options*, in one line
-        :raises TestbedError: it cannot run here
-        """
+        """Run it. Raises OptionError, one line, for an invalid option, TestbedError if it cannot run here."""
         module = self.load()
         more = (options,) if hasattr(module, "OPTIONS") else ()
         with self._named():

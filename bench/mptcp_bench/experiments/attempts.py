@@ -88,10 +88,7 @@ class Attempts:
 
     @contextmanager
     def keeping(self, what: str, *measured: Sized) -> Iterator[None]:
-        """Record that *what*, a whole testbed, failed by TestbedError, if something was *measured*.
-
-        Otherwise the error is raised: then an earlier result stays.
-        """
+        """Record a TestbedError of *what*, a whole testbed; raise it if nothing is *measured*, to keep a result."""
         try:
             yield
         except TestbedError as error:

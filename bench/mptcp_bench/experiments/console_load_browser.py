@@ -56,8 +56,7 @@ class Browser:
         self._do("Page.addScriptToEvaluateOnNewDocument", source=_WATCH % (json.dumps(count), rows))
 
     def seconds(self, url: str, within: float) -> float:
-        """Load *url* anew; return the seconds until its table is complete, infinite if that takes more than
-        *within*."""
+        """Load *url* anew; return the seconds until its table is complete, infinite after *within* seconds."""
         for each in ("about:blank", url):
             self._do("Page.navigate", url=each)
         deadline = time.monotonic() + within

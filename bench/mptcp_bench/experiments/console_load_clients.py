@@ -96,10 +96,7 @@ class Streams(WorkingThread):
         )
 
     def all_with(self, capped: int, after: float, within: float) -> float:
-        """Wait until each browser got *capped* caps; return when the last one did, no sooner than *after*.
-
-        Infinite if that takes longer than *within* seconds from now.
-        """
+        """Return when, from *after* on, the last browser got *capped* caps; infinite after *within* seconds."""
         deadline = time.monotonic() + within
         while math.isinf(last := max(_first(each.capped, capped, after) for each in self._streams)):
             if time.monotonic() > deadline:

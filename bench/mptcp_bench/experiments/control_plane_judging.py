@@ -14,10 +14,7 @@ PACE = 0.98
 
 
 def judge(runs: Sequence[Mapping[str, Any]], offered: Sequence[str]) -> list[Aim]:
-    """Return the aims of all *runs*; each *offered* adapter must have a run at the aimed rate.
-
-    Beyond that rate the numbers are shown without aims.
-    """
+    """Return the aims of all *runs*, for each *offered* adapter; beyond the aimed rate figures are only shown."""
     aimed = [run["backend"] for run in runs if run["asked"] == AIM_RATE]
     aims = [Aim(f"{backend}: runs at {AIM_RATE} connections/s", aimed.count(backend), least=1) for backend in offered]
     return aims + [aim for run in runs for aim in _judge(run["backend"], run["asked"], run)]

@@ -211,8 +211,7 @@ class Site:
         return replace(found, answers=answers / seconds, octets=octets / seconds)
 
     def _busy(self, arm: str, many: int) -> AbstractContextManager[Load]:
-        """Keep a client busy on *many* connections; the proxy closes those of the ``new`` arms, which are then
-        reopened."""
+        """Keep a client busy on *many* connections; the proxy closes those of the ``new`` arms, to be reopened."""
         origin, file = self.origin.host.service_address(), "large" if arm == DOWNLOADS else "file"
         is_new = arm in (NEW, NEW_LIMITED)
         close = "Connection: close\r\n" if is_new else ""

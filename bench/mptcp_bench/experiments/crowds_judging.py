@@ -78,10 +78,7 @@ class Measured:
 
     @property
     def due(self) -> float:
-        """The client's mean latency, as a multiple of the busy client's time per request.
-
-        That is the connections by the answers per second (Little's law), for each of them always waits for one.
-        """
+        """The client's mean latency × the busy client's answers per second / connections (Little's law)."""
         if not self.seconds or not self.standing:
             return nan
         return fmean(self.seconds) * self.answers / self.standing

@@ -241,10 +241,7 @@ def measure(setup: GuardSetup, cell: Cell, arm: Arm) -> Measured:
 
 
 def unharmed(setup: GuardSetup, control: Control) -> Unharmed:
-    """Return how often the guard relaxed a cap without a fault, and what Wi-Fi carried before *control*.
-
-    Raises EmulationError if the paths were not as asked.
-    """
+    """Return the guard's relaxations without a fault, and Wi-Fi's rate before *control*. Raises EmulationError."""
     setup.load_between(_policy(True, setup.direction, control.cap), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(control.cap, control.arguments) as (client, recorder):

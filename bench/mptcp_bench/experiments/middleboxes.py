@@ -85,10 +85,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 def download(
     testbed: Testbed, throttler: Throttler, proxy: Proxy, origin: Origin, behaviour: str, place: str
 ) -> Download:
-    """Get one file with *behaviour* at *place*, and look at kernel and status meanwhile.
-
-    Raises EmulationError where the paths were not as asked meanwhile, but for what *behaviour* does.
-    """
+    """Get one file with *behaviour* at *place*, and look at kernel and status meanwhile. Raises EmulationError."""
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox
     wait_until(
         lambda: subflows(lab) == 0 and active_and_capped(throttler) == (0, 0), "the last connection is gone", timeout=90

@@ -145,10 +145,7 @@ class Claim:
 
 
 def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
-    """Return for each round the value at the greatest varied parameter divided by that at the smallest.
-
-    *values* are by round and parameter. Empty if the parameter has only one value.
-    """
+    """Return for each round the value at the greatest varied parameter by that at the smallest; empty if only one."""
     varied = sorted({at for _, at in values})
     if len(varied) < 2:
         return ()

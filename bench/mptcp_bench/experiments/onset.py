@@ -113,10 +113,7 @@ def measure(cell: Cell, runs: int, seed: int, variants: Sequence[str], attempts:
 
 
 def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
-    """Transfer, cap, watch. Raises TestbedError if the transfer lacked a subflow.
-
-    Raises EmulationError if the paths were not as asked.
-    """
+    """Transfer, cap, watch. Raises TestbedError without both subflows, EmulationError if the paths were wrong."""
     windows, down = cell.windows, cell.direction == "down"
     setup.load(f"{_POLICY}[]\n")
     wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)

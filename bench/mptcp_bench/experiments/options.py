@@ -19,10 +19,7 @@ def refused(options: Mapping[str, str]) -> OptionError:
 
 
 def given(settings: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of *settings*, each ``NAME=VALUE``, by name; *known* has each name's meaning.
-
-    :raises OptionError: a name is unknown or given twice, or the equals sign is missing
-    """
+    """Return *settings*, each ``NAME=VALUE``, by *known* name. Raises OptionError for an unknown or repeated name."""
     found: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -38,28 +35,21 @@ def given(settings: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
 
 
 def count(options: Mapping[str, str], name: str, usual: int, *, least: int = 1) -> int:
-    """Return the whole number *name*, or *usual* if it is not given.
-
-    :raises OptionError: it is no whole number, or below *least*
-    """
+    """Return the whole number *name*, or *usual*. Raises OptionError if it is none, or below *least*."""
     return _whole(name, options[name], options[name], least) if name in options else usual
 
 
 def counts(
     options: Mapping[str, str], name: str, usual: Sequence[int], *, least: int = 1, most: int | None = None
 ) -> list[int]:
-    """Return the comma-separated whole numbers of *name*, each at most *most*; errors as :func:`count`,
-    :func:`listed`."""
+    """Return the comma-separated whole numbers of *name*, at most *most*; errors as :func:`count`, :func:`listed`."""
     if name not in options:
         return list(usual)
     return [_whole(name, options[name], word, least, most) for word in listed(options, name, "")]
 
 
 def listed(options: Mapping[str, str], name: str, usual: str, by: str = ",") -> list[str]:
-    """Return the words of the list *name*, separated by *by*; *usual* if it is not given.
-
-    :raises OptionError: a word is repeated: its measurements would be mixed up
-    """
+    """Return the words of *name*, or of *usual*, separated by *by*. Raises OptionError for a repeated word."""
     text = options.get(name, usual)
     found = text.split(by)
     for number, word in enumerate(found):
@@ -69,10 +59,7 @@ def listed(options: Mapping[str, str], name: str, usual: str, by: str = ",") -> 
 
 
 def rtts(text: str) -> tuple[float, float]:
-    """Return the RTTs of two paths in *text*, such as ``20/80``, milliseconds.
-
-    :raises ValueError: it has another form, or an RTT cannot be emulated
-    """
+    """Return the RTTs of two paths in *text*, such as ``20/80``, milliseconds. Raises ValueError for others."""
     first, second = (float(word) for word in text.split("/"))
     # Written so that NaN fails as well.
     if not (0 <= first <= MOST_RTT and 0 <= second <= MOST_RTT):
@@ -81,10 +68,7 @@ def rtts(text: str) -> tuple[float, float]:
 
 
 def positive(options: Mapping[str, str], name: str, usual: float, *, above: float = 0) -> float:
-    """Return the number *name*, or *usual* if it is not given.
-
-    :raises OptionError: it is no number, or not greater than *above*
-    """
+    """Return the number *name*, or *usual*. Raises OptionError if it is none, or not greater than *above*."""
     if name not in options:
         return usual
     try:
@@ -100,10 +84,7 @@ def positive(options: Mapping[str, str], name: str, usual: float, *, above: floa
 def choice(
     options: Mapping[str, str], name: str, known: Iterable[str], usual: Iterable[str] | None = None, *, by: str = ","
 ) -> list[str]:
-    """Return the words of the list *name*, separated by *by*; if it is not given *usual*, or all *known*.
-
-    :raises OptionError: a word is not *known*, or repeated
-    """
+    """Return the words of *name*, else *usual*, else all *known*. Raises OptionError for unknown or repeated words."""
     there = list(known)
     if name not in options:
         return there if usual is None else list(usual)

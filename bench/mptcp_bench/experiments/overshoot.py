@@ -150,10 +150,7 @@ class Work:
         return self.throttled if one.variant in OURS else self.plain
 
     def measure(self, one: PlannedRun) -> list[Measured]:
-        """Return the first and the repeated transfer of a new client.
-
-        Raises TestbedError or ValueError if one did not use both paths.
-        """
+        """Return a new client's two transfers. Raises TestbedError or ValueError if one did not use both paths."""
         policy = "budget" if one.variant == "budget" else "cap"
         [cell] = pages_cells.cells({"at_once": "1", "cap": f"{self.cap:g}", "policy": policy})
         bed = self.bed(one)
@@ -213,8 +210,7 @@ class Work:
 
 
 def table_of(measured: Sequence[Measured], over: Rates) -> Table:
-    """Return what transfers carried beyond the cap: means for rates, else the worst; last, what a poller would
-    carry."""
+    """Return what transfers carried beyond the cap (mean rates, else the worst) and what a poller would carry."""
     columns = ("variant", "transfer", "n", "× cap", "beyond cap × time, kB", "in seconds of the cap")
     table = new_table("What passes beyond a cap", (*columns, "above the cap, s", "other, Mbit/s"), left=columns[:2])
     order = {each: number for number, each in enumerate(VARIANTS)}

@@ -217,10 +217,7 @@ def plain(added: Mapping[str, int]) -> int:
 
 
 def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, ...]:
-    """Return the times of downloads on a clock that was 0 at *started*; TestbedError if one is incomplete.
-
-    Files are named after their size.
-    """
+    """Return the times of downloads since *started*. Raises TestbedError if one is incomplete, by its name's size."""
     broken = [a for a in answers if not a or a["error"] is not None or str(a["octets"]) != a["name"].partition("-")[0]]
     if broken:
         first = broken[0].get("error", "never begun") or f"{broken[0]['octets']} bytes of {broken[0]['name']}"

@@ -137,10 +137,7 @@ def judge_cell(known: Sequence[Outcome], fresh: Sequence[Outcome], static: Seque
 
 
 def judge_lone(known: Sequence[Lead], fresh: Sequence[Lead], none: Sequence[Lead]) -> dict[str, Aim]:
-    """Return the aims of a one-path client, by figure; *none* are batches without a policy.
-
-    There is one batch each of *none* and *fresh*: single figures with bounds, not comparisons of means.
-    """
+    """Return the aims of a one-path client, by figure; *fresh* and *none* (without a policy) have one batch each."""
     aims: dict[str, Aim] = {}
     if none and fresh:
         mean = fmean(x.first for x in fresh) - fmean(x.first for x in none)

@@ -88,10 +88,7 @@ class Observed:
 
 
 def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
-    """Return how many things of each kind the throttler made or changed.
-
-    *before* and *under* are the whole states without it and with it.
-    """
+    """Return how many things of each kind changed from the whole state *before* to that *under* the throttler."""
 
     def lines(begin: str, *names: str) -> int:
         new = (Counter(under[name].splitlines()) - Counter(before[name].splitlines()) for name in names)
@@ -112,8 +109,7 @@ def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
 
 
 def judge(seen: Observed, cap: int, wifi: int) -> list[Aim]:
-    """Return the aims; *cap* is Ethernet's, *wifi* the other link's rate, bits/s. Raises ValueError for too few
-    samples."""
+    """Return the aims; *cap*: Ethernet's, *wifi*: Wi-Fi's rate, bits/s. Raises ValueError for too few samples."""
     rates = seen.rates()
     total = sum(rates["before"].values())
     aims = [

@@ -92,10 +92,7 @@ def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
 
 
 def fitting(plan: Plan, asked: bool, processors: Collection[int]) -> tuple[Plan, list[str]]:
-    """Return *plan* without settings that need more than these *processors*, and a line for what is left out.
-
-    Raises TestbedError if such a setting was *asked* for.
-    """
+    """Return *plan* without what these *processors* cannot run, and why. Raises TestbedError if it was *asked* for."""
     if any(setting.apart for setting in plan.settings):
         try:
             Shares.of(processors)

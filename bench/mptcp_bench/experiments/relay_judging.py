@@ -70,10 +70,7 @@ class Measured:
 
     @property
     def cost(self) -> float:
-        """Seconds per GB, microseconds per request, or kB per connection; infinite if nothing came.
-
-        NaN if a proxy used nothing: its processes, or their memory, were not seen.
-        """
+        """Seconds per GB, µs per request, or kB per connection; infinite for nothing, NaN for an unseen proxy."""
         if self.task in HELD:
             return positive_or_nan((self.user + self.kernel) / 1e3)
         done, unit = (self.octets, 1e9) if self.task in BULK else (self.answers, 1e6)

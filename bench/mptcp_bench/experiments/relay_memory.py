@@ -14,10 +14,7 @@ _SIGN = 1 << 31
 
 
 def octets(text: str, name: str) -> int:
-    """Return the bytes of *name* in the text of ``/proc/meminfo`` or ``/proc/PID/smaps_rollup``.
-
-    Raises ValueError if it is missing, as for a process without memory.
-    """
+    """Return the bytes of *name* in a text of meminfo or smaps_rollup, proc(5). Raises ValueError without it."""
     found = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
     if not found:
         raise ValueError(f"no {name} among memory")

@@ -151,10 +151,7 @@ class Crowd:
 
     @classmethod
     def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE, trickle: int = TRICKLE) -> Self:
-        """Start the proxy and the crowd's programs on *testbed*, for *most* tunnels from *node*; none is opened yet.
-
-        Tunnels open at *rate* per second, and each receives *trickle* bytes per second.
-        """
+        """Start the proxy and the crowd for *most* tunnels, opened at *rate* a second; *trickle*: bytes/s for each."""
         proxy, origin = testbed["proxy"], testbed["origin"]
         program = built("crowd", proxy)
         started = start_crowded_proxy(proxy, most)
@@ -167,8 +164,7 @@ class Crowd:
 
     @classmethod
     def without_squid(cls, testbed: Testbed, rate: int) -> Self:
-        """Start only the crowd's programs: the connections that they open at *rate* per second need only the two
-        kernels.
+        """Start only the crowd's programs, for connections at *rate* per second that need only the two kernels.
 
         They end at a listener on the proxy's port, which replaces proxy and origin and sends nothing.
         """

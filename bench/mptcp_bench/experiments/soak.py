@@ -165,10 +165,7 @@ def ceilings(classes: str) -> dict[str, float]:
 
 
 def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return the subflows of the crowd's connections with at least two in *status*, by token.
-
-    Each is its remote end, and ``capped`` or ``other``.
-    """
+    """Return by token the crowd's connections with two subflows in *status*: remote ends, ``capped`` or ``other``."""
     found = {}
     for connection in status["connections"]:
         remotes = [each["remote"] for each in connection["subflows"]]

@@ -115,10 +115,7 @@ def misplaced(
 
 
 def growth(samples: Sequence[Reading], value: Callable[[Reading], float]) -> float:
-    """Return by what share the median of *value* grew from the second third of the time to the last.
-
-    NaN if there are too few samples for thirds, or if a sample lacks the value.
-    """
+    """Return the growth of *value*'s median from the second to the last third, a share; NaN without values."""
     third = len(samples) // 3
     middle, last = samples[third : 2 * third], samples[2 * third :]
     found = [value(each) for each in (*middle, *last)]

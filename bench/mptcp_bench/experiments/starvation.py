@@ -113,10 +113,7 @@ class _Site:
         return cls(testbed, layout, variant, proxy, mptcp_command(download), crowd)
 
     def run(self) -> Measured:
-        """Download once. Raises TestbedError if a path lacks a subflow.
-
-        Raises EmulationError if the paths were not as asked.
-        """
+        """Download once. Raises TestbedError without all subflows, EmulationError if the paths were wrong."""
         client = self.testbed["client"]
         wait_until(lambda: not self._subflows(), "the last download's subflows are gone", timeout=30)
         addresses = {load.name: load.address for load in self.layout.loads}

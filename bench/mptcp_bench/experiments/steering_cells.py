@@ -87,10 +87,7 @@ class Cell:
 
 
 def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
-    """Return the cells that *options* choose, those of one fault, outage and load together.
-
-    Raises OptionError for an invalid option.
-    """
+    """Return the chosen cells, those of one fault, outage and load together. Raises OptionError."""
     given = {**(QUICK if quick else {}), **options}
     modes, faults, loads = (choice(given, name, known) for name, known in CHOICES.items())
     losts = choice(given, "lost", PATHS, ["initial"])

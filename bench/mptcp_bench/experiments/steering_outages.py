@@ -83,8 +83,7 @@ class OutageRecorder(Recorder):
 
 
 def measure(setup: Setup, cell: Cell) -> Watched:
-    """Transfer under a mode, let a path fail and come back, watch. Raises EmulationError if the paths were not as
-    asked."""
+    """Transfer under a mode, let a path fail and come back, watch. Raises EmulationError if paths were wrong."""
     setup.load_between(POLICY % cell.rule, [] if cell.mode == NONE else ["steered"])
     uploading = cell.load == "upload"
     with ExitStack() as stack:

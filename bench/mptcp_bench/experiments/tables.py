@@ -15,8 +15,7 @@ from ..statistics import mean_interval
 
 
 def mean(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> str:
-    """Return the mean of *values* with its interval; if some are infinite, how many. Raises ValueError for no
-    values."""
+    """Return the mean with its interval, or how many values are infinite. Raises ValueError for no values."""
     never = sum(not math.isfinite(value) for value in values)
     if never:
         return "never" if never == len(values) else f"never in {never} of {len(values)}"

@@ -65,10 +65,7 @@ def programs_of(pid: int) -> dict[int, RunTime]:
 
 
 def busiest(before: dict[int, RunTime], after: dict[int, RunTime]) -> float:
-    """Return nanoseconds per run of the program that ran most: the sender's splitter, otherwise the joiner.
-
-    Raises ValueError if none ran.
-    """
+    """Return nanoseconds per run of the program that ran most, splitter or joiner. Raises ValueError if none ran."""
     ran = [RunTime(now.nanoseconds - was.nanoseconds, now.times - was.times) for was, now in _pairs(before, after)]
     most = max(ran, key=lambda run: run.times, default=RunTime(0, 0))
     if not most.times:
@@ -90,10 +87,7 @@ def processor_time(end: TunnelEnd) -> int:
 
 
 def measure(testbed: Testbed) -> Cost:
-    """Flood the client of *testbed*, whose paths are as fast as the machine.
-
-    Raises TestbedError and ValueError, EmulationError if other programs took the processors meanwhile.
-    """
+    """Flood the client over unshaped paths. Raises TestbedError, ValueError; EmulationError on a busy machine."""
     since = processors.read(os.getpid())
     client, proxy = testbed["client"], testbed["proxy"]
     flood = str(hops.build(testbed.directory, "flood", [FLOOD]))

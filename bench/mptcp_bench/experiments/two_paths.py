@@ -38,8 +38,7 @@ def wifi_dropping(testbed: Testbed, statement: str = "drop") -> AbstractContextM
 
 
 def slow_wifi(testbed: Testbed, device: str, slow: float, fast: float) -> AbstractContextManager[None]:
-    """Let Wi-Fi's router send *slow* instead of *fast* Mbit/s on *device*: ``lan`` for downloads, ``wan`` for
-    uploads."""
+    """Let Wi-Fi's router send *slow*, not *fast* Mbit/s on *device*: ``lan`` for downloads, ``wan`` for uploads."""
     return testbed["hop2"].changed(hop_shaper(slow, device), hop_shaper(fast, device))
 
 

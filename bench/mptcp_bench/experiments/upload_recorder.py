@@ -14,10 +14,7 @@ from .devices import DEVICES
 
 
 class UploadRecorder(Recorder):
-    """Samples, from entry to exit, the bytes that *proxy* received in order from each address of *client*.
-
-    The counters are ``bytes_received`` of ``tcp_info``: payload without retransmissions.
-    """
+    """Samples the bytes that *proxy* received from each address of *client*: ``bytes_received`` of tcp_info."""
 
     def __init__(self, proxy: LiveNode, client: LiveNode) -> None:
         super().__init__(proxy, DEVICES)

@@ -69,10 +69,7 @@ def built(at: Condition, seed: int) -> Iterator[Bed]:
 
 @contextmanager
 def carried(bed: Bed, way: str, outer: str) -> Iterator[OpenVpn]:
-    """Run a VPN by *way*, with *outer* for its own connection, and route to the web server through it.
-
-    :raises TestbedError: the kernel lacks that congestion control, or something does not start
-    """
+    """Run a VPN by *way*, with *outer* for its own connection, and route to the origin by it. Raises TestbedError."""
     if outer:
         for node in (bed.client, bed.server):
             controlled(node, outer)
@@ -135,7 +132,7 @@ def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
 
 @contextmanager
 def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
-    """Send *percent* of the VPN's packets by the second path, drawn one by one, without reordering them.
+    """Send *percent* of the VPN's packets by the second path, drawn one by one, without resequencing.
 
     That is the paper's Multipath UDP: both ends of the VPN know only the first path's address.
     """
@@ -170,10 +167,7 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
 
 @contextmanager
 def _tunnel(bed: Bed, percent: int | None) -> Iterator[None]:
-    """Run our tunnel's daemons, with defaults or with *percent* of the bytes by the second path.
-
-    They resequence packets in any mode, unlike the paper's Multipath UDP.
-    """
+    """Run our tunnel's daemons, which resequence, by default or with *percent* of the bytes by the second path."""
     mode = "" if percent is None else f", mode: weights, weights: [{100 - percent}, {percent}]"
     key = bed.client.write("vpn.key", "k" * 32)
     key.chmod(0o600)

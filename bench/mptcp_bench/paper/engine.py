@@ -253,10 +253,7 @@ class Engine:
         self._throttler: Throttler | None = None
 
     def runs(self, lab: Lab) -> Iterator[Run]:
-        """Start origin and proxy on *lab*, run the whole plan, and yield each run when it is over.
-
-        Raises TestbedError if origin or proxy do not start, or the proxy's kernel lacks its congestion control.
-        """
+        """Start origin and proxy on *lab*, run the whole plan, and yield each finished run. Raises TestbedError."""
         sizes = {self._plan.size(trial) for trials in self._plan.rounds for trial in trials}
         origin = start_origin(lab.origin, {f"{size}.bin": size for size in sorted(sizes)}, ports=(80,))
         proxy = start_proxy(lab.proxy, control=self._parameters.congestion_control)

@@ -65,10 +65,7 @@ def _milliseconds(statistic: Statistic) -> str:
 
 
 def _never(m: Measured, case: str) -> Finding | None:
-    """Return the finding if the cap was not in force in every transfer of *case*, otherwise None.
-
-    Raises Missing if there was only one transfer.
-    """
+    """Return the finding if a transfer of *case* was never capped, else None. Raises Missing for a single transfer."""
     capped = m(case, CAPPED)
     if capped.n < FEWEST:
         raise Missing(f"A single transfer of {m.result.case(case).title} does not tell whether its cap comes")

@@ -51,10 +51,7 @@ class Capture:
     process: Program
 
     def finish(self) -> list[Packet]:
-        """End tcpdump and return its packets.
-
-        :raises CaptureError: the kernel dropped packets, tcpdump failed, or its file cannot be read
-        """
+        """End tcpdump and return its packets. Raises CaptureError if packets were dropped or tcpdump failed."""
         name = f"{self.host.name}:{self.device}"
         if not self.process.running:
             raise CaptureError(f"tcpdump on {name} ended with {self.process.returncode}{self.process.tail()}")
@@ -93,10 +90,8 @@ def device_towards(host: Host, address: str) -> str:
 
 @contextmanager
 def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[list[Packet]]:
-    """Capture what matches *expression*, pcap-filter(7), on *devices*; the list is filled at the end, in no order.
-
-    :raises CaptureError: as :meth:`Capture.finish`; not where the scope is left by an error of its own
-    """
+    """Capture *expression*, pcap-filter(7), on *devices*; the unsorted list is filled at the end. Raises
+    CaptureError."""
     packets: list[Packet] = []
     running: list[Capture] = []
     try:

@@ -42,10 +42,7 @@ class Packet:
 
 
 def read_capture(data: bytes, name: str = "capture") -> Iterator[Packet]:
-    """Yield the TCP segments of the capture file *data*, in file order; other packets are ignored.
-
-    :raises CaptureError: it is no capture file, has an unknown link type, or is damaged
-    """
+    """Yield the TCP segments of the capture file *data*, in file order. Raises CaptureError if it is unreadable."""
     file = capture.CaptureFile(BytesIO(data), name)
     try:
         for found in file:

@@ -12,8 +12,7 @@ _SKMEM = re.compile(r"skmem:\(r(\d+)")
 
 
 def devices(text: str) -> dict[str, tuple[int, int, int]]:
-    """Return by device of /proc/net/dev the bytes received and sent, with Ethernet headers, and the packets
-    received."""
+    """Return by device of /proc/net/dev the received and sent bytes, with Ethernet headers, and received packets."""
     result = {}
     for line in text.splitlines()[2:]:
         device, _, rest = line.partition(":")

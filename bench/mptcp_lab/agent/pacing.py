@@ -19,10 +19,7 @@ class Paced:
         self._thread = threading.Thread(target=self._run, name="paced", daemon=True)
 
     def start(self, first: float | None = None) -> None:
-        """Call *take* now, raising its error, and then at the pace.
-
-        With *first*, a time as time.monotonic(), the first call is made then, in the thread like all others.
-        """
+        """Call *take* now, raising its error, or at *first* (time.monotonic()) in the thread, and then at the pace."""
         self._due = time.monotonic() if first is None else first - self._interval
         if first is None:
             self._take()

@@ -85,10 +85,7 @@ class Usage:
 
 
 def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
-    """Return the reading of the texts of /proc/stat and /proc/pressure/cpu; *own* is the seconds our programs used.
-
-    Raises ValueError if *stat* is not /proc/stat's text.
-    """
+    """Parse /proc/stat and /proc/pressure/cpu; *own*: our programs' seconds. Raises ValueError for another *stat*."""
     name, *fields = stat.split("\n", 1)[0].split()
     if name != "cpu" or len(fields) < _COUNTED:
         raise ValueError(f"{STAT}: its first line is not that of all processors: {stat[:80]!r}")

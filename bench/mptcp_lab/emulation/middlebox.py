@@ -20,8 +20,7 @@ def arguments(behaviour: str) -> tuple[str, ...]:
 
 
 def rules(devices: dict[str, str]) -> tuple[Rules, ...]:
-    """Return the rules to try, best first, that queue forwarded packets; *devices* maps directions to sending
-    devices."""
+    """Return the rules to try, best first, that queue forwarded packets; *devices*: sending devices by direction."""
     forwarded = "; ".join(
         [
             "type filter hook forward priority mangle",

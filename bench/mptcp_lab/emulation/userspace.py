@@ -52,10 +52,7 @@ class Counts:
         return Counts(*(a - b for a, b in zip(now, then, strict=True)))
 
     def fault(self, late_share: float = LATE_SHARE) -> str | None:
-        """Return how the path was not as asked while these packets were counted, None if it was.
-
-        *late_share* of the passed packets may have been late.
-        """
+        """Return how the path was not as asked, None if it was; *late_share* of the passed packets may be late."""
         if self.dropped:
             return (
                 f"{self.dropped} of {self.seen + self.dropped} packets were dropped and not asked to be: more were "
@@ -70,8 +67,7 @@ class Counts:
 
 
 def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str, ...]:
-    """Return the arguments of *direction*, called *name*: loss first, so that lost packets take no place in the
-    order."""
+    """Return the arguments of *direction*, called *name*: loss first: a lost packet takes no place in the order."""
     words: list[str] = []
     if isinstance(direction.loss, GilbertElliott):
         loss = direction.loss

@@ -263,10 +263,7 @@ class Connection:
         return f"{where}: no answer within {waited:g} s"
 
     def exit_code(self, pid: int, timeout: float = 0.0) -> int | None:
-        """Return how the program *pid* ended, waiting up to *timeout* seconds; None if it still runs.
-
-        Raises TestbedError if the connection is lost: the exit code will never be known.
-        """
+        """Return the exit code of *pid* within *timeout* s, else None. Raises TestbedError on a lost connection."""
         with self._changed:
             self._changed.wait_for(lambda: pid in self._exits or self._lost, timeout)
             if pid in self._exits:

@@ -70,10 +70,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         self.emulation.start(topology, self._nodes, self.directory)
 
     def check_emulation(self) -> None:
-        """Raise EmulationError if a path was not as asked: emulator gone, packets late or dropped unasked.
-
-        The end of a testbed checks too, unless something else already failed.
-        """
+        """Raise EmulationError if a path was not as asked; the end of a testbed checks too, if nothing else failed."""
         self.emulation.check()
 
     @property

@@ -50,10 +50,7 @@ class Crowd:
 
 @contextmanager
 def crowd(host: Host, proxy: Proxy, origin: Origin, kind: str, count: int, addresses: Sequence[str]) -> Iterator[Crowd]:
-    """Open *count* connections of *kind* (``agent.waiting_connections``) from *addresses*, until the scope ends.
-
-    :raises TestbedError: they were not opened in time
-    """
+    """Keep *count* connections of *kind* (``agent.waiting_connections``) from *addresses* open. Raises TestbedError."""
     argv = host.agent("waiting_connections", kind, str(count), *_where(proxy, origin), *addresses)
     process = host.popen(argv, name=kind)
     try:
@@ -119,9 +116,6 @@ def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
 
 
 def limit(text: str) -> int:
-    """Return the soft limit of descriptors in the text of ``/proc/PID/limits``.
-
-    prlimit(2) fails for another user's process without CAP_SYS_RESOURCE, which root may lack.
-    """
+    """Return the soft limit of descriptors in ``/proc/PID/limits``: prlimit(2) needs CAP_SYS_RESOURCE."""
     (line,) = (line for line in text.splitlines() if line.startswith("Max open files"))
     return int(line.split()[3])

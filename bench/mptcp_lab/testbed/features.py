@@ -66,8 +66,7 @@ _PROGRAMS = (
 
 @cache
 def missing(feature: str) -> str | None:
-    """Return why *feature* is missing here, None if it is there. It is ``root``, ``mptcp``, a key above, or a
-    program."""
+    """Return why *feature* is missing here, None if it is there: ``root``, ``mptcp``, a key above, or a program."""
     if feature == "root":
         return None if os.geteuid() == 0 else "root is needed"
     if feature == "mptcp":

@@ -143,10 +143,7 @@ class Emulation:
                 self._running.append(self._start(hop, nodes[hop.node], program))
 
     def change_middlebox(self, path: str, behaviour: str) -> int:
-        """Change the behaviour of the middlebox of *path*, which must have one; packets that it holds are lost.
-
-        Return how many packets it had changed so far.
-        """
+        """Change the behaviour of *path*'s middlebox, losing packets that it holds; return how many it had changed."""
         box = self._boxes[path]
         changed = 0
         if box.process is not None:

@@ -79,10 +79,7 @@ class Host(Protocol):
         ...
 
     def provide(self, file: Path) -> Path:
-        """Return the path of this machine's *file* there, copied below :attr:`directory` if necessary.
-
-        A file below :attr:`directory` is already on that host.
-        """
+        """Return this machine's *file* on that host, copied below :attr:`directory` unless it is already there."""
         ...
 
     def read(self, path: Path) -> bytes:

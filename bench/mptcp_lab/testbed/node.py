@@ -86,10 +86,7 @@ class LiveNode:
         mounts: Mapping[str, str | os.PathLike[str]] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start a program; it ends, by its id, at the latest when the testbed is taken down.
-
-        *mounts* maps directories to private mounts: a directory, or ``TMPFS``.
-        """
+        """Start a program, ended at the latest with the testbed; *mounts*: private directories, or ``TMPFS``."""
         label = name or Path(argv[0]).name
         self._logs += 1
         log = self.directory / f"{self.name}-{label}-{self._logs}.log"

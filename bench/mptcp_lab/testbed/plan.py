@@ -44,10 +44,7 @@ class Step:
 
 
 def tbf(rate: int, queue_ms: int, frame: int = ETHERNET_FRAME) -> tuple[str, ...]:
-    """Return the arguments of tc-tbf(8) for a drop-tail queue of *queue_ms* at *rate* bits per second.
-
-    A packet larger than *frame* bytes may never fit into the bucket.
-    """
+    """Return tc-tbf(8) arguments for a drop-tail queue; packets larger than *frame* bytes may never fit its bucket."""
     burst = max(2 * frame, rate * 2 // 8_000)
     queue = max(10 * frame, rate * queue_ms // 8_000)
     return ("tbf", "rate", f"{rate}bit", "burst", str(burst), "limit", str(queue + burst))
@@ -112,10 +109,7 @@ def hop_steps(hop: Hop, *, netem: bool = False, seed: int | None = None) -> Iter
 def steps(
     topology: Topology, namespaces: dict[str, str], *, netem: bool = False, seed: int | None = None
 ) -> tuple[Step, ...]:
-    """Return all steps, in order; *namespaces* maps node names to names of existing namespaces.
-
-    Without *netem* the hops' paths only limit the rate.
-    """
+    """Return all steps, in order; *namespaces*: names by node. Without *netem* hops only limit the rate."""
     result: list[Step] = []
     for node in topology.nodes:
         settings = (*COMMON_SYSCTLS, *node.sysctls)

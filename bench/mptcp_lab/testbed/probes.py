@@ -72,11 +72,7 @@ class Ping:
     received: dict[int, int] = field(default_factory=dict)
 
     def run(self, count: int, interval: float, linger: float = 0.5) -> list[float]:
-        """Send *count* requests, one every *interval* seconds, and return the round trips in milliseconds, in sending
-        order.
-
-        Requests without an answer *linger* seconds after the last are left out.
-        """
+        """Return the round trips in ms of *count* requests, in order, without those unanswered after *linger* s."""
         if not 0 < count <= 1 << 16:
             raise ValueError(f"{count} echo requests: their numbers have 16 bits")
         identifier = os.getpid() & 0xFFFF
@@ -163,10 +159,7 @@ def send_command(source: str, target: str, port: int, count: int, per_second: in
 
 
 def load_command(source: str, target: str, rate: int, burst: int, seconds: float) -> list[str]:
-    """Return the argv of a program that loads a path with full packets.
-
-    *rate* is in bits per second as the shapers count, *burst* the packets per send.
-    """
+    """Return the argv of a load of full packets, *rate* bits/s as the shapers count, *burst* packets per send."""
     return [sys.executable, "-I", "-m", __name__, "load", source, target, str(rate), str(burst), str(seconds)]
 
 

@@ -29,10 +29,7 @@ class Started(Protocol):
 
 
 def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int) -> Started:
-    """Start *argv* in *namespace* with private *mounts* and the environment *env*; its output goes to *log*.
-
-    Raises MountError, and FileNotFoundError.
-    """
+    """Start *argv* in *namespace* with private *mounts*; it writes to *log*. Raises MountError, FileNotFoundError."""
     # Every wrapper ends in exec, so the process id is the program's own.
     return subprocess.Popen(
         ["ip", "netns", "exec", namespace, *with_mounts(list(argv), mounts)],

@@ -80,10 +80,7 @@ def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: 
 
 
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
-    """Return the longest time, in seconds, in which *devices* together stayed below *floor* bits/s.
-
-    Raises ValueError if there are no two samples between *start* and *end*.
-    """
+    """Return the longest time in s with *devices* together below *floor* bits/s. Raises ValueError without samples."""
     names = tuple(devices)
     longest = current = 0.0
     previous = start

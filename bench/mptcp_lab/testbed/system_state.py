@@ -76,10 +76,7 @@ _SYSCTL_ROOT = Path("/proc/sys/net")
 
 
 def kernel_state(node: LiveNode) -> State:
-    """Return what a throttler may change in *node*'s kernel, as the tools print it, without counters.
-
-    A failed dump is text that says so; :func:`differences` reports it.
-    """
+    """Return *node*'s kernel state as its tools print it, without counters; failed dumps say so."""
     state = {dump.name: f"not dumped: {lacking}" for dump in DUMPS if (lacking := missing(dump.feature)) is not None}
     taken = [dump for dump in DUMPS if dump.name not in state]
     # One shell for all: entering a namespace costs more than most dumps.
@@ -158,15 +155,13 @@ def without(state: Mapping[str, str], *names: str) -> State:
 
 
 def changed_sysctls(before: str, after: str) -> list[str]:
-    """Return the names whose value differs between two results of :func:`sysctls`; links that came or went are
-    ignored."""
+    """Return the names whose value differs between two results of :func:`sysctls`, without links that came or went."""
     then, now = (dict(line.partition(" = ")[::2] for line in each.splitlines()) for each in (before, after))
     return [name for name in then if name in now and then[name] != now[name]]
 
 
 def readable(text: str, *, in_order: bool = True) -> str:
-    """Return a command's output without comments, counters, and empty iptables tables; lines sorted unless
-    *in_order*."""
+    """Return *text* without comments, counters, and empty iptables tables; lines sorted unless *in_order*."""
     lines = [_COUNTERS.sub("", line).rstrip() for line in text.splitlines() if not line.startswith("#")]
     return _UNUSED_TABLE.sub("", "\n".join(lines if in_order else sorted(lines)))
 

@@ -154,10 +154,7 @@ def download(
     watch: Callable[[float], None] = lambda elapsed: None,
     may_time_out: bool = False,
 ) -> Observation:
-    """Observe a download that must succeed, with the arguments of :func:`observe`.
-
-    Raises TestbedError where it does not succeed; with *may_time_out* one that has no end is returned all the same.
-    """
+    """Observe a download. Raises TestbedError if it fails; with *may_time_out* one without an end is returned."""
     seen = observe(lab, argv, timeout=timeout, watch=watch)
     if seen.timed_out and may_time_out:
         return seen
