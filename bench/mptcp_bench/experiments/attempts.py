@@ -88,7 +88,7 @@ class Attempts:
 
     @contextmanager
     def keeping(self, what: str, *measured: Sized) -> Iterator[None]:
-        """Record a TestbedError of *what*, a whole testbed; raise it if nothing is *measured*, to keep a result."""
+        """Record a TestbedError of the testbed *what*; raise it if nothing is *measured*: an earlier result stays."""
         try:
             yield
         except TestbedError as error:

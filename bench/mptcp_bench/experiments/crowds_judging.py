@@ -78,7 +78,7 @@ class Measured:
 
     @property
     def due(self) -> float:
-        """The client's mean latency × the busy client's answers per second / connections (Little's law)."""
+        """The client's mean latency over the busy client's: its connections / answers per second (Little's law)."""
         if not self.seconds or not self.standing:
             return nan
         return fmean(self.seconds) * self.answers / self.standing

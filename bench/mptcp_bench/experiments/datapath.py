@@ -108,7 +108,10 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
 
 
 def sent(testbed: Testbed) -> SentBytes:
-    """Return the bytes sent by the proxy's device and by our class for uncapped traffic; 0 without the class."""
+    """Return the bytes sent by the proxy's device and by our class for uncapped traffic; 0 without the class.
+
+    Nothing is sent between two transfers, so that both are of the same moment.
+    """
     proxy = testbed["proxy"]
     shown = proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
     found = re.search(rf"^class htb {HANDLE:x}:{DEFAULT_MINOR:x} .*\n Sent (\d+) bytes", shown, re.M)

@@ -137,7 +137,7 @@ class Procedure:
 def measured(
     bed: Bed, cell: Cell, task: str, at: int, number: int, procedure: Procedure, process: Program | None
 ) -> Point:
-    """Measure what *cell* carries for the bed's time. Raises TestbedError where its connections do not stand."""
+    """Measure what *cell* carries for the bed's time. Raises TestbedError if its connections do not stand."""
     client, proxy = bed.testbed["client"], bed.testbed["proxy"]
     accepted = Accepted(bed.testbed["origin"] if process is None else proxy)
     user = user_memory(process.pid) if process and procedure.memory else 0

@@ -134,7 +134,7 @@ class Bed:
     def asking(
         self, cell: Cell, task: str, count: int, requests: int, file: str, rate: float = 0, *, close: bool = False
     ) -> Iterator[Load]:
-        """Have *count* clients of *cell*'s kind request *file*, as *task* says, *requests* times each.
+        """Let *count* clients of *cell*'s kind request *file*, as *task* says, *requests* times each.
 
         With *close* the server closes each connection after its answer, and the client opens a new one.
         """

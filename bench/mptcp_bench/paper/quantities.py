@@ -31,7 +31,7 @@ def decimals(value: float, digits: int = 3) -> int:
 
 
 def number(value: float, unit: str, half: float | None = None) -> tuple[str, str]:
-    """Return *value*, with ± *half* where it is given, and the unit."""
+    """Return *value*, with ± *half* if given, and the unit."""
     factor, name = scale(value, unit)
     whole = unit == "count" and value == round(value) and half is None
     places = 0 if whole else decimals(value / factor)

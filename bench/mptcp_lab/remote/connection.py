@@ -238,10 +238,10 @@ class Connection:
         return self._lost
 
     def ask(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
-        """Have the agent do something that may take *timeout* seconds, and return its answer.
+        """Ask the agent to *do* something that may take *timeout* seconds, and return its answer.
 
-        Raises TestbedError if the connection is lost, or if the request failed, with the *attempt* and the agent's
-        message.
+        Raises TestbedError if the connection is lost, or with the *attempt* and the agent's message if the request
+        failed.
         """
         with self._changed:
             self._count += 1

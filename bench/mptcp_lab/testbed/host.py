@@ -60,9 +60,9 @@ class Host(Protocol):
         mounts: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Program:
-        """Start a program as root; it is ended when the host is left, at the latest.
+        """Start a program as root; it ends at the latest when the host is left.
 
-        *mounts* maps directories to what the program alone shall see there: a directory of that host, or ``TMPFS``.
+        *mounts* maps directories to private mounts: a directory of that host, or ``TMPFS``.
         """
         ...
 

@@ -75,10 +75,10 @@ def over_udp(
     local: str | None = None,
     wait: bool = True,
 ) -> Iterator[OpenVpn]:
-    """Have a pair over UDP, both with *port*; *remote*: the server's address, *local*: the client's, if not any.
+    """Run a pair over UDP, both on *port*; *remote*: the server's address, *local*: the client's, None for any.
 
-    *number*, 0 to 255, tells pairs of the same nodes apart, whose ports must differ, too. Without *wait* it is not
-    ready yet. Raises TestbedError.
+    *number*, 0 to 255, distinguishes pairs of the same nodes, whose ports must differ, too. Without *wait* the pair is
+    not ready yet. Raises TestbedError.
     """
     more = [] if local is None else ["--local", local]
     first, second = f"10.94.{number}.1", f"10.94.{number}.2"
@@ -106,10 +106,11 @@ def over_tcp(
     multipath: bool = True,
     wait: bool = True,
 ) -> Iterator[OpenVpn]:
-    """Have a pair over TCP; *remote* and *port* are the server's.
+    """Run a pair over TCP; *remote* and *port* are the server's.
 
-    *proxy*: address and port of an HTTP proxy that the client asks for the server by CONNECT; ours allows port 443.
-    *multipath*: both ends speak Multipath TCP, by mptcpize(8). Without *wait* it is not ready yet. Raises TestbedError.
+    *proxy*: address and port of an HTTP proxy, which the client reaches the server through by CONNECT; ours allows port
+    443. *multipath*: both ends speak MPTCP, by mptcpize(8). Without *wait* the pair is not ready yet. Raises
+    TestbedError.
     """
     by = [] if proxy is None else ["--http-proxy", proxy[0], str(proxy[1])]
     # Each packet leaves at once, as over UDP.

@@ -96,10 +96,10 @@ def observe(
     memory: bool = False,
     watch: Callable[[float], None] = lambda elapsed: None,
 ) -> Observation:
-    """Have the client run *argv*, which writes what it downloads to its output, and return what was seen.
+    """Run *argv* on the client, which writes its download to its output, and return the observation.
 
-    *timeout* and *interval* are seconds; *watch* is called some ten times a second with the seconds gone.
-    Raises TestbedError where the observation itself fails; a download that fails is an observation.
+    *timeout* and *interval* are seconds; *watch* is called about ten times a second with the elapsed seconds. Raises
+    TestbedError if the observation itself fails; a failed download is an observation.
     """
     client = lab.client
     specification = {
