@@ -189,7 +189,7 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
 
 
 def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Return the one-sided 95 % bounds of the mean: NaN, which meets no aim, for one value, the mean if not finite."""
+    """Return the one-sided 95 % bounds of the mean; NaN, which meets no aim, below two values; the mean if infinite."""
     if len(values) < 2:
         return nan, nan
     if not all(map(isfinite, values)):
