@@ -1,4 +1,4 @@
-"""``mptcp-bench``: the demo, the paper's experiments and our own, their report, and clearing up after a killed run."""
+"""``mptcp-bench``: the demo, the paper's experiments and our own, their report, and clean-up after a killed run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ ALL = "all"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     arguments = _parser().parse_args(argv)
-    # apache2, squid and iptables are there; su(1) and cron(8) leave it out.
+    # apache2, squid and iptables are there; su(1) and cron(8) omit it.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
-    # Apache's and Squid's workers run as other users and enter directories that are made here.
+    # Apache's and Squid's workers run as other users and enter directories made here.
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str, error: BaseException | None = None) -> None:
-    """Print *text* for people, then the notes of *error*: what became of what was measured."""
+    """Print *text* for people, then the notes of *error*, about what is kept of the measurements."""
     for line in (*text.splitlines(), *getattr(error, "__notes__", ())):
         print(f"mptcp-bench: {line}", file=sys.stderr)
 
@@ -110,11 +110,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _FILE_WIDTH = 120
-"""Columns of a table that goes into a file: as wide as the widest needs."""
+"""Columns of a table that is written to a file: as wide as the widest table needs."""
 
 
 def _with_testbeds(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Return the exit code of *command*, which uses testbeds: 1 where one left something behind, which is said last."""
+    """Return the exit code of *command*, which uses testbeds: 1 if one left something behind, which is printed last."""
     with collected_leftovers() as left:
         try:
             code = command(arguments)
@@ -189,7 +189,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
         )
         result_file.write(result, target)
     except BaseException as error:
-        # Without a result there is to be no directory either; one with an earlier result is not empty.
+        # Without a result there must be no directory either; one with an earlier result is not empty.
         with suppress(OSError):
             target.parent.rmdir()
         if not isinstance(error, OptionError):
@@ -209,7 +209,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
 
 
 def _draw(pictures: Sequence[Picture], target: Path) -> None:
-    """Draw *pictures* beside the result *target*; those of an earlier run are gone first, whatever ends the drawing."""
+    """Draw *pictures* beside the result *target*, after removing those of an earlier run."""
     files = [(each, target.with_name(f"{each.name}.{ending}")) for each in pictures for ending in ("png", "svg")]
     for _, file in files:
         file.unlink(missing_ok=True)
@@ -217,7 +217,7 @@ def _draw(pictures: Sequence[Picture], target: Path) -> None:
         try:
             picture.draw(file)
         except BaseException as error:
-            # Half a picture is none.
+            # Remove half a picture.
             file.unlink(missing_ok=True)
             error.add_note(f"{target} has what was measured; {file.name} could not be drawn")
             raise
@@ -279,7 +279,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     if arguments.inventory is not None:
         from mptcp_lab.remote import cleanup, read_inventory
 
-        # It is read before anything is removed: where it is wrong, what was removed would not be said.
+        # Read before anything is removed: an invalid inventory would hide what was removed.
         cleaners.append(partial(cleanup, read_inventory(arguments.inventory)))
     cleaned = [clean() for clean in cleaners]
     done = [line for each in cleaned for line in each.done]

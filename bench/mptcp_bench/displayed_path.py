@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DisplayedPath:
-    """How a path is shown."""
+    """Device, label, colour and link rate of a path."""
 
     device: str
     label: str

@@ -1,14 +1,13 @@
-"""The tables in docs/ that are generated from results, so that a page cannot say what was not measured.
+"""Generate the tables in docs/ from results, so that a page cannot say what was not measured.
 
-``docs/results/NAME.json`` keeps provenance, verdicts and tables of a result, without the single values. All of it is
-on the page that ``mptcp-bench report --kept`` makes (``kept_report``); a page in docs/ shows what its reader needs.
-There a table stands between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``; *KEY* is ``aims``, ``claims`` or the
-key of a table. ``<!-- table: NAME.KEY [COLUMN; COLUMN]: WORDS; WORDS -->`` has the first column and those that are
-named, and the rows that have one of the WORDS in them, cells joined by commas; first cells that are empty are those of
-the row above, and ``…`` among WORDS is anything. ``brief`` in place of ``table`` leaves out intervals, the aims' bounds
-and verdicts, and names the file in place of the command. ``<!-- verdicts: NAME, NAME -->`` has what the papers say and
-the verdicts, without the figures.
-Beneath verdicts that today's judge would not make all of, the page says in what they differ (``earlier_rules``).
+``docs/results/NAME.json`` keeps provenance, verdicts and tables of a result, without the single values. The page made
+by ``mptcp-bench report --kept`` shows all of it (``kept_report``); a page in docs/ shows what its reader needs. There a
+table stands between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``; *KEY* is ``aims``, ``claims`` or the key of a
+table. ``<!-- table: NAME.KEY [COLUMN; COLUMN]: WORDS; WORDS -->`` selects the first and the named columns, and the rows
+whose cells, joined by commas, contain one of the WORDS; an empty first cell repeats the one above, and ``…`` among
+WORDS matches anything. ``brief`` instead of ``table`` omits intervals, the aims' bounds and verdicts, and names the
+file instead of the command. ``<!-- verdicts: NAME, NAME -->`` lists the papers' claims and the verdicts, without the
+figures. Below verdicts that today's judge would not all repeat, the page states the difference (``earlier_rules``).
 ``mptcp-bench report --docs`` writes the pages, and a unit test compares them.
 """
 
@@ -33,7 +32,7 @@ from .result_file import ExperimentResult, JudgedAim, Judgement, Result, ResultE
 
 DOCS = REPOSITORY / "docs"
 KEPT = "results"
-"""Directory within."""
+"""Directory within docs/."""
 BEGIN = re.compile(
     r"<!-- (?:(?P<form>table|brief): (?P<name>[\w-]+)\.(?P<key>[\w-]+)(?: \[(?P<columns>[^]]+)\])?(?:: (?P<words>.+?))?"
     r"|verdicts: (?P<names>[\w-]+(?:, [\w-]+)*)) -->"
@@ -44,9 +43,8 @@ OTHERS = ("<!-- keys", "<!-- metrics")
 MARK = ("<!-- table", "<!-- brief", "<!-- verdicts", END)
 INTERVAL = re.compile(r" \([^()]+ to [^()]+\)| ± [^ ]+")
 COMMIT = re.compile("[0-9a-f]{40}")
-"""What ``provenance`` says of a working copy that is as it was committed."""
+"""``provenance`` of a clean working copy."""
 VERDICTS = ("aims", "claims")
-"""Keys of the tables that say more than what was measured."""
 SIGNS = {"met": "met", "missed": "**missed**", "no aim": ""}
 
 
@@ -62,7 +60,7 @@ def summary(found: Result) -> ExperimentResult:
 
 
 def unfit(found: ExperimentResult) -> list[str]:
-    """Return why no page may show *found*, one reason each; nothing where one may."""
+    """Return why no page may show *found*, one reason each; empty if one may."""
     reasons = []
     if not found.complete:
         reasons.append("it was interrupted")
@@ -79,10 +77,7 @@ def unfit(found: ExperimentResult) -> list[str]:
 
 
 def keep(name: str, results: Path, docs: Path = DOCS) -> None:
-    """Keep the result *name* below *results* for the documentation.
-
-    :raises ResultError: it is not there, is no result, or is :func:`unfit`, with each reason in a line
-    """
+    """Keep the result *name* below *results*. Raises ResultError if it is missing or :func:`unfit`."""
     source = results / name / result_file.FILE
     found = summary(load(source))
     if reasons := unfit(found):
@@ -91,21 +86,18 @@ def keep(name: str, results: Path, docs: Path = DOCS) -> None:
 
 
 def read_kept(docs: Path = DOCS) -> dict[str, ExperimentResult]:
-    """Return all results that are kept, by name. Raises ResultError for a file that is none."""
+    """Return all kept results by name. Raises ResultError for a file that is no result."""
     return {source.stem: result_file.load(source, ExperimentResult) for source in sorted((docs / KEPT).glob("*.json"))}
 
 
 def pages(docs: Path = DOCS) -> dict[Path, str]:
-    """Return every page as the results that are kept have it.
-
-    :raises ResultError: a page names a result or a table that there is not
-    """
+    """Return every page with the kept results. Raises ResultError if a page names a missing result or table."""
     kept = read_kept(docs)
     return {page: generated(page.read_text(), kept, page.name) for page in sorted(docs.glob("*.md"))}
 
 
 def write_pages(docs: Path = DOCS) -> list[Path]:
-    """Write the pages that are not as the results have it, and return them; ResultError as :func:`pages`."""
+    """Write and return the pages that differ from the results; raises ResultError as :func:`pages`."""
     stale = [(page, text) for page, text in pages(docs).items() if page.read_text() != text]
     for page, text in stale:
         page.write_text(text)
@@ -113,10 +105,7 @@ def write_pages(docs: Path = DOCS) -> list[Path]:
 
 
 def generated(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
-    """Return *text*, of the *page* of that name, with every table as *kept* has it.
-
-    :raises ResultError: page, line, and what there is
-    """
+    """Return *text* of the *page* with every table as in *kept*. Raises ResultError: page, line, and what there is."""
     return "\n".join(_lines(text, kept, page))
 
 
@@ -195,7 +184,7 @@ def _table(found: ExperimentResult, key: str, where: str) -> Table:
 
 
 def _rows(table: Table, words: str | None, where: str) -> Table:
-    """Return the rows of *table* that have one of the *words* in them; none of them may be without a row."""
+    """Return the rows of *table* that contain one of the *words*. Raises ResultError for words without a row."""
     if not words:
         return table
     rows = tuple(_labelled(table.rows))
@@ -222,7 +211,7 @@ def _columns(table: Table, columns: str | None, where: str) -> Table:
 
 
 def _brief(table: Table, key: str) -> Table:
-    """Return *table* without intervals, and without what is wanted where it is one of aims."""
+    """Return *table* without intervals; of aims also without bounds and verdicts."""
     head, *rows = (row[:2] if key == "aims" else row for row in (table.head, *table.rows))
     rows = [(row[0], *(INTERVAL.sub("", cell) for cell in row[1:])) for row in rows]
     return replace(table, head=head, rows=tuple(rows))
@@ -251,7 +240,7 @@ def _cell(text: str) -> str:
 
 
 def origin(found: Result) -> str:
-    """Return where a table comes from, in a line."""
+    """Return a table's origin in one line."""
     here = found.provenance
     processors = "1 processor" if here.processors == 1 else f"{here.processors} processors"
     return f"`{here.command}`, {here.started[:10]}, Linux {here.kernel.partition('-')[0]}, {processors}."

@@ -1,9 +1,8 @@
-"""Kept results of docs/ whose aims are not those that today's judge makes, each with what it lacks. Pure.
+"""Kept results in docs/ that an earlier, weaker judge made, each with what it lacks. Pure.
 
-A judge that is made stricter does not judge what was measured before: the single values are not kept. Such a result
-stays until the experiment is run again; its verdicts say in docs/ what they do not answer. An entry names the commit
-that measured, so that it excuses no newer result. ``tests/bench/unit/test_kept_results.py`` fails where an entry is
-missing.
+A stricter judge cannot judge earlier measurements, because their single values are not kept. Such a result stays until
+the experiment is run again; docs/ say beside its verdicts what they do not answer. An entry names the measuring commit,
+so that it excuses no newer result. ``tests/bench/unit/test_kept_results.py`` fails if an entry is missing.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ EARLIER: Mapping[tuple[str, str], str] = {
     ("outages", "4f093e3"): _PATHS,
     ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence, change and cost were not",
 }
-"""By the name under which a result is kept and the commit that measured, its first seven digits."""
+"""By the name of the kept result and the first seven digits of the measuring commit."""
 
 
 def earlier_rule(name: str, found: Result) -> str | None:
-    """Return how the rule by which *found*, kept as *name*, was judged differs from today's; None: it does not."""
+    """Return how the rule that judged *found*, kept as *name*, differs from today's; None if it does not."""
     return EARLIER.get((name, found.provenance.commit[:7]))

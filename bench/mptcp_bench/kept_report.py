@@ -1,4 +1,4 @@
-"""One HTML page of all that docs/results keeps: every verdict and table, with the pictures that docs/ has of them.
+"""One HTML page of all that docs/results keeps: every verdict and table, with the pictures from docs/.
 
 The pages in docs/ show a few of these tables; this one leaves nothing out.
 """
@@ -21,11 +21,7 @@ PICTURES = (".", "paper")
 
 
 def write_kept_report(target: Path, docs: Path = DOCS) -> None:
-    """Write the page of all that is kept in *docs* into *target*.
-
-    :raises ResultError: nothing is kept, or a file is no result
-    :raises OSError: *target* cannot be written
-    """
+    """Write the page of all results kept in *docs* into *target*. Raises ResultError if there is none, OSError."""
     kept = read_kept(docs)
     if not kept:
         raise ResultError(f"{docs / KEPT}: no result is kept in it")

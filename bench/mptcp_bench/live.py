@@ -1,4 +1,4 @@
-"""The demo while it runs: throughput of each path in the terminal, or a line now and then where there is none."""
+"""The running demo: throughput of each path in the terminal, or occasional lines without a terminal."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .displayed_path import DisplayedPath
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 HISTORY = 60
-"""Samples, where the terminal is wide enough."""
+"""Samples, if the terminal is wide enough."""
 BAR = 20
 _BESIDE = 52
-"""Columns that label, rate, bar and the gaps between them take."""
+"""Columns for label, rate, bar and the gaps between them."""
 PLAIN_INTERVAL = 2.0
 
 
 def sparkline(values: Sequence[float], top: float) -> str:
-    """Return *values* as block characters, *top* being a full one."""
+    """Return *values* as block characters; *top* is a full block."""
     last = len(_BLOCKS) - 1
     return "".join(_BLOCKS[max(0, min(last, round(value / top * last)))] for value in values)
 
@@ -64,11 +64,11 @@ class View(AbstractContextManager["View"]):
             self._console.print(title, highlight=False, soft_wrap=True)
 
     def finish(self, line: str) -> None:
-        """Say how the download went; it stays on the screen."""
+        """Print how the download went; it stays on the screen."""
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def rest(self, seconds: float) -> None:
-        """Go on showing for *seconds* while nothing is downloaded."""
+        """Keep showing for *seconds* without a download."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self._live is not None:

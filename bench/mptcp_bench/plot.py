@@ -1,4 +1,4 @@
-"""The demo's picture: throughput of each path against time, one band for each download."""
+"""The demo's picture: throughput of each path over time, one band for each download."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class Band:
     title: str
     subtitle: str
     result: str
-    """What came of it, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where a result comes from: command, commit, kernel, versions, seed. Part of every result file."""
+"""Provenance of a result: command, commit, kernel, versions, seed. Part of every result file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNKNOWN = "unknown"
 
 
 def _output(*argv: str) -> str | None:
-    """Return what a command wrote, None where there is no such command or it failed."""
+    """Return a command's output, None if it is missing or failed."""
     try:
         done = run(argv, check=False)
     except TestbedError:
@@ -48,7 +48,7 @@ def _squid() -> str:
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the command line *words* without ``--output``: where results went says nothing of them."""
+    """Return the command line *words* without ``--output``, which says nothing about the results."""
     program, *given = words
     kept = [
         word
@@ -59,7 +59,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 def collect(seed: int | None = None) -> Provenance:
-    """Describe this run, now."""
+    """Describe the current run."""
     return Provenance(
         command=_command(sys.argv),
         commit=_commit(),

@@ -1,7 +1,7 @@
-"""One HTML page of all results, the paper's and ours: verdicts, figures, tables, and where it all comes from.
+"""One HTML page of all results, the paper's and ours: verdicts, figures, tables, and provenance.
 
-The page holds everything (style, figures as SVG in data URLs) and fetches nothing, so that it can be sent and kept.
-A result of the paper is put into words by ``paper/chapter.py``; the template only arranges words, and escapes them all.
+The page is self-contained (style, figures as SVG in data URLs) and fetches nothing, so that it can be sent and kept.
+``paper/chapter.py`` puts a result of the paper into words; the template only arranges and escapes words.
 """
 
 from __future__ import annotations
@@ -33,29 +33,23 @@ class FoundResult:
 
     result: Result
     directory: Path
-    """Where its pictures are."""
+    """Holds its pictures."""
 
 
 def load(source: Path) -> Result:
-    """Read a result of the paper's or of ours, as its ``experiment`` says.
-
-    :raises ResultError: one line for people: file, key, value
-    """
+    """Read a result of the paper or of ours, by its ``experiment``. Raises ResultError, one line: file, key, value."""
     text = result_file.read_bytes(source)
     name = None
     with suppress(ValueError, AttributeError):
         name = json.loads(text).get("experiment")
     if name in scenarios.NAMES:
-        # By today's claims, whatever was judged when it was run.
+        # Judge by today's claims, whatever was judged when it was run.
         return judged(result_file.from_json(text, str(source), PaperResult))
     return result_file.from_json(text, str(source), ExperimentResult)
 
 
 def read(directory: Path) -> list[FoundResult]:
-    """Return the results below *directory*, the paper's first.
-
-    :raises ResultError: there is none, or files are wrong: one line for each
-    """
+    """Return the results below *directory*, the paper's first. Raises ResultError: a line per wrong file, or none."""
     found, wrong = [], []
     for source in result_file.find(directory):
         try:
@@ -70,7 +64,7 @@ def read(directory: Path) -> list[FoundResult]:
 
 
 def position(name: str) -> int:
-    """Return where the experiment *name* stands in the report: the paper's come first."""
+    """Return the place of the experiment *name* in the report: the paper's come first."""
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
@@ -83,7 +77,6 @@ def chapter(found: FoundResult) -> Chapter:
 
 
 def _own_chapter(found: ExperimentResult, directory: Path) -> Chapter:
-    """Return *found* in words, with its pictures, which are in *directory*."""
     figures, warnings = [], []
     for name in found.pictures:
         picture = directory / f"{Path(name).name}.svg"
@@ -104,7 +97,7 @@ def _own_chapter(found: ExperimentResult, directory: Path) -> Chapter:
 
 
 def explanation(name: str) -> tuple[str, ...]:
-    """Return how the experiment *name*, one of ours, is measured, in paragraphs; nothing for another one."""
+    """Return how our experiment *name* is measured, in paragraphs; empty for any other."""
     text = EXPERIMENTS[name].explanation.replace("``", "").replace("*", "") if name in EXPERIMENTS else ""
     return tuple(" ".join(each.split()) for each in text.split("\n\n") if each)
 
@@ -116,12 +109,12 @@ def missing(there: Iterable[str]) -> tuple[str, ...]:
 
 
 def report(found: Sequence[FoundResult]) -> str:
-    """Return the page for *found*, in that order."""
+    """Return the page for *found*, in the given order."""
     return page([chapter(each) for each in found])
 
 
 def page(shown: Sequence[Chapter]) -> str:
-    """Return the page of the chapters *shown*, in that order."""
+    """Return the page of the chapters *shown*, in the given order."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -144,11 +137,11 @@ def page(shown: Sequence[Chapter]) -> str:
 
 
 def write_report(directory: Path, target: Path) -> tuple[str, ...]:
-    """Write the page of all results below *directory* into *target*, and return the names of those that are missing.
+    """Write the page of all results below *directory* into *target*, and return the names of missing experiments.
 
-    The paper's figures are drawn from the results, so that they are never older; ours are those that the run left.
+    The paper's figures are drawn anew from the results; ours are those that the run left.
 
-    :raises ResultError: one line for each file that is wrong, or that there is none
+    :raises ResultError: a file is wrong, one line each, or there is none
     :raises OSError: *target* cannot be written
     """
     found = read(directory)

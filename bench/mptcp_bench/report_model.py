@@ -1,4 +1,4 @@
-"""What the report shows of one experiment, in words, of the paper's and of ours. Pure."""
+"""What the report shows of one experiment, the paper's or ours, in words. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .result_file import JudgedAim, JudgedClaim, Result, Scalar, Table
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture and what it shows, for those who do not see it."""
+    """A picture and its text alternative."""
 
     image: bytes
     alternative: str
@@ -19,7 +19,7 @@ class Figure:
 
     @property
     def url(self) -> str:
-        """A data URL: the page fetches nothing."""
+        """The picture as a data URL, so that the page fetches nothing."""
         return f"data:image/{self.form};base64," + b64encode(self.image).decode()
 
 
@@ -31,14 +31,13 @@ class Chapter:
     label: str
     """``Figure 3``, or the name of the command."""
     done: str = ""
-    """How much of what was planned."""
+    """How much of the plan is done."""
     explanation: tuple[str, ...] = ()
     """How it is measured, in paragraphs."""
     claims: tuple[JudgedClaim, ...] = ()
     aims: tuple[JudgedAim, ...] = ()
     figures: tuple[Figure, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Why a figure is missing."""
     tables: tuple[Table, ...] = ()
     failed: tuple[str, ...] = ()
     """Runs that are no data points."""

@@ -1,8 +1,8 @@
-"""``results/NAME/result.json``, of the paper's experiments and of ours: what all say, reading and writing.
+"""``results/NAME/result.json``, of the paper's experiments and of ours: common fields, reading and writing.
 
-No other file is read to report or to judge. Rules: SI units (seconds, bits per second, bytes, shares from 0 to 1) but
-where an aim says its unit; the JSON keys are the field names below and of what extends them; a file is replaced in one
-step, so that an interrupted experiment leaves what was complete.
+No other file is read to report or to judge. Rules: SI units (seconds, bits per second, bytes, shares from 0 to 1)
+unless an aim names its unit; the JSON keys are the field names below and of the subclasses; a file is replaced in one
+step, so that an interrupted experiment leaves its last complete file.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Any, Literal, TypeVar
 
 FILE = "result.json"
 EXACT = 17
-"""Digits that say a float exactly."""
+"""Digits that represent a float exactly."""
 
 Scalar = str | int | float | bool | None
 AimVerdict = Literal["met", "missed", "no aim"]
 Judgement = Literal["holds", "fails", "differs", "not judged"]
-"""Of a claim of the paper: ``paper.judging`` says what each means."""
+"""Verdict on a claim of the paper: ``paper.judging`` defines each."""
 
 
 class ResultError(Exception):
-    """A file that is no result, or a result that contradicts itself: one line for people."""
+    """A file that is no result, or a result that contradicts itself: a one-line message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Enough to run the same thing again."""
+    """Enough to run the experiment again."""
 
     command: str
     commit: str
-    """With ``-dirty`` where the working copy differed from it, ``-unknown`` where git failed."""
+    """With ``-dirty`` if the working copy differed from it, ``-unknown`` if git failed."""
     kernel: str
     processors: int
     squid: str
@@ -48,23 +48,22 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What every experiment says of itself."""
+    """Common fields of every experiment's result."""
 
     provenance: Provenance
     experiment: str
-    """Name of the command, and of the directory."""
+    """Name of the command and of the directory."""
     title: str
-    """What it shows, in a line."""
     parameters: dict[str, Scalar]
-    """Of the paper's experiments all, of ours those that were set."""
+    """All parameters of the paper's experiments; of ours, those that were set."""
     seed: int
     complete: bool
-    """False while it runs and where it was interrupted."""
+    """False while it runs, and if it was interrupted."""
     quick: bool = False
-    """Less of everything, to see that it works."""
+    """Reduced run, to see that it works."""
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
-    """What was to be measured and was not, or was wrong without an aim that says so."""
+    """What should have been measured and was not, or was wrong without an aim that says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,11 @@ class JudgedClaim:
 
     id: str
     paper: str
-    """What the paper says, in our words."""
+    """The paper's statement, in our words."""
     measured: str
-    """A sentence with figures."""
     verdict: Judgement
     why: str = ""
-    """For ``differs``: the mechanism, which was measured; for ``fails``: what is likely and was not, if anything."""
+    """For ``differs``: the measured mechanism; for ``fails``: the likely but unmeasured one, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class JudgedAim:
 
     what: str
     value: float | None
-    """None where nothing finite was measured."""
+    """None if nothing finite was measured."""
     unit: str
     least: float | None
     most: float | None
@@ -103,7 +101,7 @@ class JudgedAim:
 
 
 def judge(value: float, least: float | None, most: float | None) -> AimVerdict:
-    """Return whether *value* is within its bounds; what is not finite is not."""
+    """Return whether *value* is within its bounds; a value that is not finite never is."""
     if least is None and most is None:
         return "no aim"
     met = math.isfinite(value) and (least is None or value >= least) and (most is None or value <= most)
@@ -111,15 +109,12 @@ def judge(value: float, least: float | None, most: float | None) -> AimVerdict:
 
 
 def bounds(least: float | None, most: float | None) -> str:
-    """Return what is wanted, in signs; empty where nothing is."""
+    """Return the bounds as signs and numbers; empty for none."""
     return " and ".join(f"{sign} {bound:g}" for sign, bound in (("≥", least), ("≤", most)) if bound is not None)
 
 
 def shown(value: float, unit: str, least: float | None = None, most: float | None = None, *, digits: int = 4) -> str:
-    """Return *value* for people: whole numbers whole, others to so many *digits*.
-
-    There are more where fewer would have it on the other side of one of its bounds.
-    """
+    """Return *value* for people, whole or to *digits* digits; to more if rounding would cross one of its bounds."""
     if math.isfinite(value) and value == int(value):
         return f"{value:,.0f}{unit}"
     texts = (f"{value:.{number}g}" for number in range(digits, EXACT))
@@ -133,7 +128,7 @@ class Table:
     """Words in rows and columns."""
 
     key: str
-    """By which a page of the documentation names it."""
+    """Name by which a documentation page includes the table."""
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -147,16 +142,16 @@ class ExperimentResult(Result):
     tables: tuple[Table, ...] = ()
     """Besides the aims."""
     pictures: tuple[str, ...] = ()
-    """Names of the files beside this one, without their endings."""
+    """Names of the files beside this one, without suffixes."""
     data: dict[str, Any] = field(default_factory=dict)
-    """All that was measured, in a form of the experiment's own."""
+    """All that was measured, in the experiment's own form."""
 
 
 D = TypeVar("D", bound=Result)
 
 
 def finite(value: Any) -> Any:
-    """Return *value* as JSON can say it and give it back: lists for tuples, null for infinity and what is no number."""
+    """Return *value* as JSON can represent it and read it back: lists for tuples, null for infinity and NaN."""
     if isinstance(value, dict):
         return {str(key): finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -165,10 +160,7 @@ def finite(value: Any) -> Any:
 
 
 def to_json(result: Result) -> str:
-    """Return *result* as JSON text.
-
-    :raises ResultError: where a number is not finite: JSON has no word for it, and no measurement gives one
-    """
+    """Return *result* as JSON text. Raises ResultError for NaN or infinity, which JSON lacks and nothing measures."""
     try:
         return json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     except ValueError as error:
@@ -176,16 +168,13 @@ def to_json(result: Result) -> str:
 
 
 def from_json(text: str | bytes, name: str, kind: type[D]) -> D:
-    """Return the result of *kind* in *text*, which is called *name* in errors.
-
-    :raises ResultError: one line: name, key, value, what is allowed
-    """
+    """Return the result of *kind* in *text*. Raises ResultError, one line: *name*, key, value, what is allowed."""
     from pydantic import TypeAdapter, ValidationError
 
     def refuse(constant: str) -> None:
         raise ResultError(f"{name}: {constant} is no number that was measured")
 
-    # Python's JSON, and pydantic's, have words for what is not finite; everything after this counts on numbers.
+    # Python's JSON and pydantic accept NaN and infinity; everything after this counts on finite numbers.
     with suppress(ValueError):
         json.loads(text, parse_constant=refuse)
     try:
@@ -201,17 +190,13 @@ def from_json(text: str | bytes, name: str, kind: type[D]) -> D:
 
 
 def prepare(directory: Path) -> None:
-    """Make *directory*, so that what cannot be written raises OSError before anything is measured."""
+    """Make *directory*; raise OSError if it cannot be written, before anything is measured."""
     directory.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=directory).close()
 
 
 def write(result: Result, target: Path) -> None:
-    """Replace *target* by *result* in one step; the directory is made where it is missing.
-
-    :raises ResultError: a number is not finite
-    :raises OSError: as the file system says
-    """
+    """Replace *target* by *result* in one step. Raises ResultError if a number is not finite, OSError."""
     text = to_json(result)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -227,7 +212,7 @@ def write(result: Result, target: Path) -> None:
 
 
 def read_bytes(source: Path) -> bytes:
-    """Return what is in *source*. ResultError, one line, where it cannot be read."""
+    """Return the content of *source*. Raises ResultError, one line, if it cannot be read."""
     try:
         return source.read_bytes()
     except OSError as error:
@@ -235,10 +220,7 @@ def read_bytes(source: Path) -> bytes:
 
 
 def load(source: Path, kind: type[D]) -> D:
-    """Read a result of *kind*.
-
-    :raises ResultError: one line for people: file, key, value
-    """
+    """Read a result of *kind*. Raises ResultError with one line for people: file, key, value."""
     return from_json(read_bytes(source), str(source), kind)
 
 

@@ -1,6 +1,6 @@
-"""The policy of conf/policy.yaml, which the demo and the experiments enforce: what it caps Ethernet to.
+"""The cap on Ethernet in conf/policy.yaml, which the demo and the experiments enforce.
 
-Read from the file, so that demo and experiments expect what an operator who edits the rate has asked for.
+It is read from the file, so that demo and experiments expect the rate that an operator has set there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mptcp_throttler.policy.load import load_policy
 
 POLICY = REPOSITORY / "conf" / "policy.yaml"
 PATH = "ethernet"
-"""Its name for the path over Ethernet."""
+"""The policy's name for Ethernet."""
 
 
 def ethernet_cap(policy: Path = POLICY) -> int:

@@ -1,9 +1,10 @@
-"""The statistics of the whole bench, each defined once: intervals, percentiles, comparisons of two samples. Pure.
+"""The bench's statistics, each defined once: intervals, percentiles, comparisons of two samples. Pure.
 
-Intervals are Student's t: runs are few, independent, and their spread is not known beforehand (NIST/SEMATECH e-Handbook
-of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which assumes no equal spread: a claim
-holds or fails where a one-sided bound excludes the opposite, and is open in between, so that noise confirms nothing.
-Means and the normal distribution are the standard library's; the bench has them from here, like all else.
+Intervals are Student's t: runs are few and independent, and their spread is unknown beforehand (NIST/SEMATECH
+e-Handbook of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which assumes no equal
+spread. A claim holds or fails if a one-sided bound excludes the opposite, and is open in between, so that noise
+confirms nothing. Means and the normal distribution are re-exported from the standard library; the bench imports them
+from here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its confidence interval, None where there are fewer than two values."""
+    """A mean with its confidence interval; the bounds are None for fewer than two values."""
 
     n: int
     mean: float
@@ -36,36 +37,33 @@ class Interval:
 
     @property
     def half(self) -> float | None:
-        """What stands behind the ±."""
+        """Return the half-width, the number after the ±."""
         return None if self.high is None else self.high - self.mean
 
 
 def mean_or_nan(values: Sequence[float]) -> float:
-    """Return the mean; of nothing, what meets no aim."""
+    """Return the mean; NaN, which meets no aim, for no values."""
     return fmean(values) if values else nan
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Return the mean of *values* with its two-sided t-interval.
-
-    :raises ValueError: where there is no value
-    """
+    """Return the mean of *values* with its two-sided t-interval. Raises ValueError if there are no values."""
     if not values:
         raise ValueError("the mean of no values")
     n, mean = len(values), fmean(values)
     if n < 2:
         return Interval(n, mean, None, None)
-    # Not scipy.stats.t.interval: equal values have an interval of no width, and it gives NaN for them.
+    # Not scipy.stats.t.interval, which returns NaN for equal values: their interval has no width.
     half = _t((1 + confidence) / 2, n - 1) * stdev(values, mean) / sqrt(n)
     return Interval(n, mean, mean - half, mean + half)
 
 
 def percentiles(values: Sequence[float], percents: Sequence[float], *, default: float | None = None) -> list[float]:
-    """Return that many percentiles of *values*, linear between order statistics; infinite values are allowed.
+    """Return the *percents* percentiles of *values*, linear between order statistics; infinite values are allowed.
 
-    Where one is no number, none of the percentiles is: it has no place in an order.
+    All are NaN if any value is NaN, because NaN has no place in an order.
 
-    :raises ValueError: a percentile is not 0 to 100, or there is no value and no *default* for that
+    :raises ValueError: a percentile is not 0 to 100, or there are no values and no *default*
     """
     if not all(0 <= percent <= 100 for percent in percents):
         raise ValueError("a percentile is 0 to 100")
@@ -75,7 +73,7 @@ def percentiles(values: Sequence[float], percents: Sequence[float], *, default: 
         return [default] * len(percents)
     if any(map(isnan, values)):
         return [nan] * len(percents)
-    # Not numpy.percentile: it gives NaN between two infinities.
+    # Not numpy.percentile, which returns NaN between two infinities.
     ordered = sorted(values)
     found = []
     for percent in percents:
@@ -88,22 +86,21 @@ def percentiles(values: Sequence[float], percents: Sequence[float], *, default: 
 
 
 def percentile(values: Sequence[float], percent: float, *, default: float | None = None) -> float:
-    """Return one percentile of *values*; *default* and errors are those of :func:`percentiles`."""
+    """Return one percentile of *values*; *default* and errors as in :func:`percentiles`."""
     return percentiles(values, (percent,), default=default)[0]
 
 
 def median(values: Sequence[float], *, default: float | None = None) -> float:
-    """Return the 50th percentile of *values*; *default* and errors are those of :func:`percentiles`."""
+    """Return the 50th percentile of *values*; *default* and errors as in :func:`percentiles`."""
     return percentile(values, 50, default=default)
 
 
 def histogram_percentiles(
     counts: Sequence[int], percents: Sequence[float], value: Callable[[int], float]
 ) -> tuple[float, ...]:
-    """Return percentiles of a histogram: the *value* of the first bucket up to which that share of the *counts* is.
+    """Return percentiles of a histogram: the *value* of the first bucket at which the cumulative share is reached.
 
-    This is the nearest rank: a histogram has no single values, between which :func:`percentiles` could interpolate.
-    They are infinite where it is empty.
+    This is the nearest rank: a histogram has no single values to interpolate between. Infinite for an empty histogram.
     """
     total = sum(counts)
     found = []
@@ -119,10 +116,7 @@ def histogram_percentiles(
 
 
 def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
-    """Return the one of *items* that has the median *key*; of an even number the lower of the two in the middle.
-
-    :raises ValueError: where there is none
-    """
+    """Return the item with the (lower) median *key*. Raises ValueError for no items."""
     ordered = sorted(items, key=key)
     if not ordered:
         raise ValueError("the median of nothing")
@@ -132,10 +126,7 @@ def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
 def median_interval(
     values: Sequence[float], draw: random.Random, *, resamples: int = 2_000, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Return the bootstrap interval of the median of *values*, drawn by *draw*.
-
-    :raises ValueError: where there is no value
-    """
+    """Return the bootstrap interval of the median, with resamples drawn by *draw*. Raises ValueError for no values."""
     medians = [median(draw.choices(values, k=len(values))) for _ in range(resamples)] if values else []
     tail = 50 * (1 - confidence)
     low, high = percentiles(medians, (tail, 100 - tail))
@@ -143,11 +134,10 @@ def median_interval(
 
 
 def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """Return the narrowest interval between two of *values*, as far from either end, that holds the median so surely.
+    """Return the narrowest interval between two of *values*, equally far from either end, that contains the median.
 
-    It assumes nothing of the distribution (Conover, Practical Nonparametric Statistics, 3.2): of n values at most k - 1
-    lie below the median with a probability that is the binomial's. None where they are too few for any: less than six
-    for 95 %.
+    It assumes no distribution (Conover, Practical Nonparametric Statistics, 3.2): at most k - 1 of n values lie below
+    the median with a binomial probability. None if there are too few values: fewer than six for 95 %.
     """
     n, found = len(values), 0
     outside = 0.0
@@ -162,16 +152,16 @@ def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENC
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The mean of a sample minus what it is compared with, with one-sided bounds of 95 % confidence each."""
+    """The mean of a sample minus its reference, with one-sided bounds of 95 % confidence each."""
 
     difference: float
     low: float | None
     high: float | None
-    """None where the values are too few for bounds."""
+    """None for too few values."""
 
     @property
     def holds(self) -> bool | None:
-        """Whether the sample is above; None where the bounds leave it open."""
+        """Whether the sample is above the reference; None if the bounds leave it open."""
         if self.low is None or self.high is None:
             return None
         if self.low > 0:
@@ -180,10 +170,7 @@ class Comparison:
 
 
 def compare(sample: Sequence[float], reference: Sequence[float] | float, factor: float = 1.0) -> Comparison:
-    """Compare the mean of *sample* with *factor* times *reference*: the mean of another sample, or a constant.
-
-    :raises ValueError: where there is no value
-    """
+    """Compare the mean of *sample* with *factor* times *reference* (a constant, or a mean). Raises ValueError."""
     others = [reference] if isinstance(reference, int | float) else reference
     if not sample or not others:
         raise ValueError("a comparison with no values")
@@ -191,7 +178,7 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
     parts = [(sample, 1.0)] if isinstance(reference, int | float) else [(sample, 1.0), (others, factor)]
     if any(len(values) < 2 for values, _ in parts):
         return Comparison(difference, None, None)
-    # The squared standard error of each mean; Welch and Satterthwaite's degrees of freedom.
+    # The squared standard error of each mean; Welch-Satterthwaite degrees of freedom.
     squares = [weight**2 * variance(values) / len(values) for values, weight in parts]
     error = sqrt(sum(squares))
     if not error:
@@ -202,10 +189,7 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
 
 
 def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Return the lower and the upper bound of the mean, one-sided, of 95 % confidence each.
-
-    They are no numbers, which meet no aim, where there are fewer than two values; infinite where the mean is.
-    """
+    """Return the one-sided 95 % bounds of the mean; NaN, which meets no aim, below two values; the mean if infinite."""
     if len(values) < 2:
         return nan, nan
     if not all(map(isfinite, values)):
@@ -220,16 +204,15 @@ def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
 def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Comparison:
     """Compare *sample* with *reference* for non-inferiority: it may be less by *margin*, a share of the reference.
 
-    It holds where the lower bound of ``mean(sample) - (1 - margin) * mean(reference)`` is above zero.
+    It holds if the lower bound of ``mean(sample) - (1 - margin) * mean(reference)`` is above zero.
 
-    :raises ValueError: where there is no value
+    :raises ValueError: there are no values
     """
     return compare(sample, reference, 1 - margin)
 
 
 def _t(probability: float, freedom: float) -> float:
-    """Return a quantile of Student's t."""
-    # Not scipy.stats: it takes a second to be imported, and a hundred times as long for each value.
+    # Not scipy.stats: it takes a second to import, and a hundred times as long for each value.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, probability))

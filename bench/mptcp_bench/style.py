@@ -1,4 +1,4 @@
-"""How every figure looks: colours of the paths, type, axes, and how a rate over time is drawn.
+"""Common look of all figures: colours of the paths, type, axes, and rates over time.
 
 Matplotlib is loaded with the first figure, and without pyplot: no window, no state shared between figures.
 """
@@ -16,16 +16,16 @@ GRID = "#d9dce1"
 BAND = "#f2f4f7"
 GOOD = "#2b7a3f"
 THIRD, FOURTH = "#2b7a3f", "#7d4fb0"
-"""For what is no path: far from the paths' colours, and from each other for the colour-blind."""
+"""For lines that are no paths: far from the paths' colours, and from each other for the colour-blind."""
 DASHED = (0, (4, 3))
 DOTTED = (0, (1, 1.6))
 SMOOTHING = 3
-"""Samples in the moving mean: packets come in bursts of the queue's making."""
+"""Samples in the moving mean: packets come in the queue's bursts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathStyle:
-    """How one path is shown, everywhere."""
+    """Look of one path in all figures."""
 
     label: str
     color: str
@@ -44,12 +44,12 @@ def smooth(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of that many inches."""
+    """Return an empty figure, sized in inches."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams.update(
-        # The salt makes the ids in an SVG, and thereby the file, the same each time.
+        # The salt makes the ids in an SVG, and so the file, reproducible.
         {"font.family": "DejaVu Sans", "font.size": 10, "axes.edgecolor": MUTED, "svg.hashsalt": "mptcp-bench"}
     )
     return Figure(figsize=(width, height))
@@ -63,7 +63,7 @@ def heading(figure: Any, title: str, subtitle: str, *, left: float, size: float 
 
 
 def dress(axes: Any, x: str, y: str) -> None:
-    """Give *axes* their labels, with units, and take away what is not needed."""
+    """Label *axes*, with units, and remove unneeded lines."""
     axes.set_xlabel(x, color=MUTED)
     axes.set_ylabel(y, color=MUTED)
     axes.tick_params(colors=MUTED, which="both")
@@ -73,12 +73,12 @@ def dress(axes: Any, x: str, y: str) -> None:
 
 
 def draw_path(axes: Any, times: Sequence[float], values: Sequence[float], path: PathStyle) -> None:
-    """Draw a path's rate over time, with the area below it; its label is for the legend."""
+    """Draw a path's rate over time, with the area below it and a label for the legend."""
     axes.fill_between(times, values, color=path.color, alpha=0.14, linewidth=0, zorder=2)
     axes.plot(times, values, color=path.color, linewidth=2, label=path.label, zorder=3)
 
 
 def save(figure: Any, target: Path | BinaryIO, *, dpi: int = 120) -> None:
-    """Write *figure* into *target*: the ending says in which format, SVG where there is none. It holds no date."""
+    """Write *figure* into *target* in the format of its suffix, SVG without one. It contains no date."""
     kind = target.suffix.removeprefix(".") if isinstance(target, Path) else "svg"
     figure.savefig(target, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)

@@ -1,10 +1,9 @@
-"""Whether the demo showed what it should. Pure: from what was measured to words.
+"""Judge whether the demo showed what it should. Pure: from measurements to words.
 
-There are two kinds of complaint. What the product does *wrong* is wrong on any machine: other bytes, no Multipath TCP,
-a path unused, a cap exceeded, a throttler that ended. What was *missed* may be the machine's fault: a rate, the end of
-the download, a cap that came late and was kept to from then on. It counts only if neither the hypervisor nor other
-programs took the processors' time: that the demo's own programs took it all is a fault of theirs. What a link gives is
-what plain TCP got over it in the same run.
+There are two kinds of complaint. *Wrong* is what no machine excuses: other bytes, no MPTCP, an unused path, an exceeded
+cap, a throttler that ended. *Missed* may be the machine's fault: a rate, the end of the download, a cap that came late
+and was kept to from then on. It counts only if neither the hypervisor nor other programs took the processors' time; the
+demo's own programs are no excuse. A link's capacity is what plain TCP got over it in the same run.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from ..displayed_path import DisplayedPath
 from .parts import PATHS, Part
 
 FILLED = 0.8
-"""Least share of what a path could carry, by which it is filled: link, or cap."""
+"""Least share of a path's capacity (link or cap) at which it counts as filled."""
 MOST = 1.1
-"""Most share of a cap, or of a link's rate, by which it is kept to."""
+"""Most share of a cap, or of a link's rate, that keeps to it."""
 UNUSED = 0.02
-"""Share of what a path could carry, below which it was not used."""
+"""Share of a path's capacity below which it counts as unused."""
 SHORT = 1.0
-"""Seconds of steady state, below which there was none."""
+"""Shortest steady state, in seconds."""
 CLOSING = 2.0
-"""Seconds at the end of a download by which a cap that came late differs from one that never came."""
+"""Last seconds of a download, in which a late cap differs from one that never came."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One download, and what the machine did meanwhile."""
+    """One download, and the machine's load meanwhile."""
 
     part: Part
     start: float
@@ -40,23 +39,22 @@ class Measured:
     """Seconds, on the clock of the picture's samples."""
     octets: int
     digest_ok: bool
-    """Whether these were the bytes that the origin has, all of them."""
     protocol: Protocol
     steady: Mapping[str, float]
     """Bits per second of each device on the wire, in the steady state."""
     steady_seconds: float
-    """How long that lasted; where the download was too short for one, :attr:`steady` is of all of it."""
+    """Length of the steady state; if the download was too short for one, :attr:`steady` is over all of it."""
     processors: Usage
     throttler: int | None = None
-    """Exit status of the throttler where it ended before its download did."""
+    """The throttler's exit status, if it ended before the download."""
     congestion_control: tuple[str, ...] = ()
-    """What the proxy's subflows to the client used; empty where the download did not go through the proxy."""
+    """Of the proxy's subflows to the client; empty if the download did not use the proxy."""
     closing: float | None = None
-    """Bits per second of the capped device in the last :data:`CLOSING` seconds; None where there is neither."""
+    """Bits per second of the capped device in the last :data:`CLOSING` seconds; None without cap or such an end."""
     broken_off: float | None = None
-    """Seconds after which the download was broken off; None where it came to its end."""
+    """Seconds after which the download was aborted; None if it ended."""
     guarded: str | None = None
-    """What the guard let pass, in words; None where it left the cap alone."""
+    """What the guard let pass, in words; None if it left the cap alone."""
 
     @property
     def goodput(self) -> float:
@@ -66,21 +64,19 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A download and what is to be said of it."""
+    """A judged download."""
 
     measured: Measured
     expected: Mapping[str, float]
-    """Bits per second of each device that was to be filled."""
+    """Bits per second of each device that should be filled."""
     wrong: tuple[str, ...] = ()
-    """What the product did wrong."""
     missed: tuple[str, ...] = ()
-    """What was not reached in time: rates, a cap, the end of the download."""
     repeated: bool = False
-    """Its part was measured once more because of what was missed, and is judged by that."""
+    """Its part is measured again because of what was missed, and judged by the second measurement."""
 
     @property
     def busy(self) -> bool:
-        """Whether something was missed while the machine was too busy to reach it."""
+        """Whether something was missed while the machine was too busy."""
         return bool(self.missed) and self.measured.processors.busy
 
     @property
@@ -93,7 +89,7 @@ class Outcome:
 
 
 def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
-    """Judge one download; *plain* is what plain TCP got over each device, bits per second, as far as that is known."""
+    """Judge one download; *plain* is plain TCP's bits per second over each device, as far as known."""
     part = measured.part
     known = plain if part.multipath else {}
     expected = {d: min(float(allowed), known.get(d, allowed)) for d, allowed in part.allowed.items()}
@@ -119,14 +115,13 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
             wrong.append(f"{shown} {fault}")
         elif path.device in expected and rate < FILLED * expected[path.device]:
             missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
-    # One whose cap comes late is soon over.
+    # A download whose cap comes late is soon over.
     if measured.steady_seconds < SHORT and not wrong and not late:
         wrong.append(f"over after {measured.end - measured.start:.1f} s, before a steady state")
     return Outcome(measured, expected, tuple(wrong), tuple(missed))
 
 
 def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
-    """Return what is wrong with *rate* on any machine."""
     allowed = part.allowed.get(path.device)
     if allowed is None:
         return "and should have been idle" if rate > UNUSED * path.rate else None
@@ -139,10 +134,7 @@ def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
 
 
 def _late(measured: Measured, path: DisplayedPath) -> bool:
-    """Return whether the cap of *path* was seen in force at the end, though it was exceeded before.
-
-    A path that carries less than its cap there does not show one: it may have run dry.
-    """
+    """Return whether the exceeded cap of *path* was in force at the end; a path below its cap may have run dry."""
     if measured.part.capped != path.device or measured.closing is None:
         return False
     allowed = measured.part.allowed[path.device]
@@ -159,13 +151,13 @@ def _source(part: Part, path: DisplayedPath, expected: float) -> str:
 
 @dataclass
 class Verdict:
-    """All downloads of a run in order, those too that were repeated."""
+    """All downloads of a run in order, including repeated ones."""
 
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
     def final(self) -> tuple[Outcome, ...]:
-        """The outcome of each part: of one that was repeated, the second."""
+        """The last outcome of each part."""
         return tuple({outcome.measured.part.key: outcome for outcome in self.outcomes}.values())
 
     @property
@@ -175,7 +167,7 @@ class Verdict:
 
     @property
     def warning(self) -> str | None:
-        """What could not be judged, in plain words; None where all could."""
+        """What could not be judged, in plain words; None if all could."""
         busy = [outcome for outcome in self.final if outcome.busy and not outcome.failed]
         if not busy:
             return None
@@ -187,9 +179,9 @@ class Verdict:
 
 
 def perform(parts: Iterable[Part], measure: Callable[[Part], Measured], said: Callable[[Outcome], None]) -> Verdict:
-    """Have each of *parts* measured and judged, once more where something was missed; call *said* at once.
+    """Measure and judge each of *parts*, once more if something was missed; call *said* at once.
 
-    Readings of how busy the machine was are means over the part: a burst of other work at the wrong moment is in none.
+    The machine's load is a mean over the part: it hides a burst of other work at the wrong moment.
     """
     verdict = Verdict()
     plain: dict[str, float] = {}

@@ -22,14 +22,14 @@ PICTURE, NUMBERS, SAMPLES = "throughput.png", "demo.json", "samples.csv"
 
 
 def forget(directory: Path, nodes: Sequence[Node]) -> None:
-    """Remove what an earlier demo left in *directory*, and nothing else: logs begin with the name of their node."""
+    """Remove only an earlier demo's files from *directory*: logs begin with their node's name."""
     logs = (log for node in nodes for log in directory.glob(f"{node.name}-*.log"))
     for old in (*(directory / name for name in (PICTURE, NUMBERS, SAMPLES)), *logs):
         old.unlink(missing_ok=True)
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
-    """Return what is said of a download once it is over, with the markup of rich."""
+    """Yield the lines about a finished download, with rich markup."""
     measured, color = outcome.measured, "red" if outcome.failed else "yellow"
     sign = f"[{color}]✗[/]" if outcome.failed else f"[{color}]?[/]" if outcome.missed else "[green]✓[/]"
     found = measured.congestion_control
@@ -72,7 +72,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def draw(directory: Path, samples: Sequence[Sample], verdict: Verdict, cap: int) -> Path:
-    """Write the picture and return where it is."""
+    """Write the picture and return its path."""
     bands = [
         plot.Band(
             outcome.measured.start,

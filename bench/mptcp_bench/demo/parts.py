@@ -14,28 +14,27 @@ ETHERNET = DisplayedPath("eth0", style.ETHERNET.label, style.ETHERNET.color, ETH
 WIFI = DisplayedPath("wlan0", style.WIFI.label, style.WIFI.color, WIFI_RATE)
 PATHS = (ETHERNET, WIFI)
 PAYLOAD_SHARE = 0.94
-"""Payload in what the links carry: only for choosing how long a download takes."""
+"""Share of payload on the links, only to choose the downloads' sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One download, and what the links and the policy allow it."""
+    """One download, and what links and policy allow."""
 
     key: str
     name: str
-    """For a table."""
     title: str
     subtitle: str
     seconds: float
-    """How long it takes where the links are filled."""
+    """Duration with filled links."""
     settle: float
     """Seconds from the start to the steady state."""
     allowed: Mapping[str, int]
-    """Bits per second of each device by its link and the policy; a device that is left out shall be idle."""
+    """Bits per second by device, by link and policy; a missing device must be idle."""
     source: str | None = None
-    """Device whose address the client binds; None goes through the proxy by Multipath TCP."""
+    """Device whose address the client binds; None: through the proxy by MPTCP."""
     capped: str | None = None
-    """Device that the policy caps; None is a part without the throttler."""
+    """Device that the policy caps; None: without the throttler."""
 
     @property
     def multipath(self) -> bool:
@@ -48,10 +47,7 @@ class Part:
 
 
 def parts(cap: int) -> tuple[Part, ...]:
-    """Return the downloads; *cap* is what the policy leaves Ethernet, in bits per second.
-
-    Plain TCP comes first: what it gets over each link is what the others are compared with.
-    """
+    """Return the downloads, plain TCP as the reference first; *cap* is what the policy leaves Ethernet, bits/s."""
     both = {ETHERNET.device: ETHERNET_RATE, WIFI.device: WIFI_RATE}
     straight = "straight to the origin"
     return (

@@ -1,4 +1,4 @@
-"""Running the demo: testbed, services, one download after the other, the verdict."""
+"""Run the demo: testbed, services, one download after the other, the verdict."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ NEEDED = (
     "ethtool", "apache2", "squid", "wget", "mptcpize",
 )  # fmt: skip
 PAUSE = 0.8
-"""Seconds between two downloads: their queues drain, and the picture shows where one ends."""
+"""Seconds between two downloads: queues drain, and the picture shows where one ends."""
 
 
 class DemoError(Exception):
-    """The demo did not show what it should; the text says what."""
+    """The demo did not show what it should; the text explains."""
 
 
 @dataclass
 class Stage:
-    """What the downloads have in common."""
+    """Common state of the downloads."""
 
     testbed: Testbed
     origin: Origin
@@ -55,7 +55,6 @@ class Stage:
     recorder: Recorder
     view: View
     throttler: Throttler | None = None
-    """Started by the first download that needs it."""
 
     def measure(self, part: Part) -> Measured:
         """Run one download."""
@@ -98,7 +97,7 @@ class Stage:
         )
 
     def guarded(self) -> str | None:
-        """Return in words what the guard let pass; None where it left the cap alone."""
+        """Return in words what the guard let pass; None if it left the cap alone."""
         assert self.throttler is not None
         counted = self.throttler.status()["counters"]["guard"]
         if not counted["relaxations"]:
@@ -110,14 +109,14 @@ class Stage:
         )
 
     def said(self, outcome: Outcome) -> None:
-        """Say how a download went, and let the queues drain."""
+        """Print how a download went, and let the queues drain."""
         for line in files.lines(outcome):
             self.view.finish(line)
         self.view.rest(PAUSE)
 
 
 def congestion_control(proxy: Host) -> frozenset[str]:
-    """Return the congestion control of the subflows between *proxy* and its client, as ss(8) shows it."""
+    """Return the congestion control of the subflows between *proxy* and its client, by ss(8)."""
     shown = proxy.run(["ss", "-Htin", "state", "established", "sport", "=", f":{PROXY_PORT}"]).stdout
     known = (SYSCTL / "tcp_available_congestion_control").read_text().split()
     return frozenset(word for word in shown.split() if word in known)
@@ -126,8 +125,8 @@ def congestion_control(proxy: Host) -> frozenset[str]:
 def run(output: Path, console: Console) -> None:
     """Run the demo and leave its files in *output*.
 
-    Raises DemoError where something is not as it should be, TestbedError where this host lacks something for it. Where
-    the machine was too busy to judge what was not reached in time, that is said, and no error.
+    Raises DemoError if something is wrong, TestbedError if this host lacks something. If the machine was too busy to
+    judge what was missed, it prints a warning instead.
     """
     need(*NEEDED)
     output.mkdir(parents=True, exist_ok=True)

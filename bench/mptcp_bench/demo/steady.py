@@ -1,4 +1,4 @@
-"""What the samples of a download say of its steady state, and of its last seconds. Pure."""
+"""Steady state and last seconds of a download, from its samples. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .judging import CLOSING, SHORT
 from .parts import PATHS, Part
 
 ENDING = 0.3
-"""Seconds before a download's end that are not of its steady state: one path may be done before the other."""
+"""Last seconds that do not belong to the steady state: one path may finish before the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +19,16 @@ class Steady:
     """Rates of a download."""
 
     rates: Mapping[str, float]
-    """Bits per second of each device in the steady state; of the whole download where that was too short for one."""
+    """Bits per second by device in the steady state; if that was too short, over the whole download."""
     seconds: float
-    """How long the steady state lasted."""
     closing: float | None
-    """Bits per second of the capped device in the last :data:`CLOSING` seconds; None where there is neither."""
+    """Bits per second of the capped device in the last :data:`CLOSING` seconds; None without cap or such an end."""
 
 
 def steady(part: Part, samples: Sequence[Sample], start: float, duration: float) -> Steady:
-    """Return what *samples* say of the download of *part* that began at *start*, on their clock, and took *duration*.
+    """Return the rates of the download of *part* that began at *start*, on the samples' clock, and took *duration*.
 
-    The last seconds are looked at however short the steady state: a download whose cap comes late is soon over.
+    The last seconds count however short the steady state: a download whose cap comes late is soon over.
     """
     end = duration - ENDING
     seconds = end - part.settle

@@ -1,7 +1,7 @@
 """The experiments behind the project's claims, one module each: ``mptcp-bench run NAME``.
 
-A module has ``run(console, seed, quick) -> Findings``; it is entered in ``EXPERIMENTS`` and loaded on use. One that can
-be given options takes ``options`` too, and has ``OPTIONS``: what each is, by name.
+A module has ``run(console, seed, quick) -> Findings``; ``EXPERIMENTS`` lists it, and it is loaded on use. A module with
+options has ``OPTIONS``, each option's meaning by name, and its ``run`` takes ``options`` too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .options import OptionError, given
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A name, what it shows, and the module that does it."""
+    """A name, what the experiment shows, and its module."""
 
     name: str
     summary: str
@@ -29,7 +29,7 @@ class Experiment:
 
     @property
     def file(self) -> str:
-        """The module's name alone: one that has several experiments has a part for each, behind a colon."""
+        """The module's name; a module with several experiments has the part's name behind a colon."""
         return self.module.partition(":")[0]
 
     def load(self) -> Any:
@@ -39,20 +39,16 @@ class Experiment:
 
     @property
     def explanation(self) -> str:
-        """How it is measured: what its module says of itself."""
+        """How it is measured: the module's docstring."""
         return inspect.getdoc(import_module(f"{__name__}.{self.file}")) or ""
 
     def options(self, settings: Iterable[str]) -> dict[str, str]:
-        """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError, one line, for one that is unknown."""
+        """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError, one line, for an unknown one."""
         with self._named():
             return given(settings, getattr(self.load(), "OPTIONS", {}))
 
     def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-        """Run it.
-
-        :raises OptionError: one of *options* makes no sense to it, in one line
-        :raises TestbedError: it cannot be run here
-        """
+        """Run it. Raises OptionError, one line, for an invalid option, TestbedError if it cannot run here."""
         module = self.load()
         more = (options,) if hasattr(module, "OPTIONS") else ()
         with self._named():
@@ -61,7 +57,6 @@ class Experiment:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Say whose option is wrong."""
         try:
             yield
         except OptionError as error:

@@ -1,4 +1,4 @@
-"""Aims of our experiments: a value, the range that it should be in, whether it is, and a table of them. Pure."""
+"""Aims of our experiments: a value, its range, its verdict, and a table of them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..statistics import fmean, no_less_than
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A measured value and the range it should be in; without one it is a figure that is shown."""
+    """A measured value and the range that it should be in; without a range it is only shown."""
 
     what: str
     value: float
@@ -25,12 +25,12 @@ class Aim:
 
     @property
     def verdict(self) -> AimVerdict:
-        """Whether the value is finite and within its bounds; ``no aim`` where it has none and is shown alone."""
+        """Whether the value is finite and within its bounds; ``no aim`` without bounds."""
         return judge(self.value, self.least, self.most)
 
     @property
     def met(self) -> bool:
-        """False where it was missed; a figure without bounds cannot be."""
+        """False if it was missed; a figure without bounds cannot be."""
         return self.verdict != "missed"
 
     @property
@@ -41,11 +41,11 @@ class Aim:
         return f"{self.what}: {self.measured()}, wanted {self.wanted}"
 
     def measured(self, digits: int = 4) -> str:
-        """Return the value for people, with no fewer *digits*."""
+        """Return the value for people, with at least *digits* digits."""
         return shown(self.value, self.unit, self.least, self.most, digits=digits)
 
     def judged(self) -> JudgedAim:
-        """Return what the result file says of it."""
+        """Return the aim in the result file's form."""
         value = float(self.value) if isfinite(self.value) else None
         return JudgedAim(self.what, value, self.unit, self.least, self.most, self.verdict)
 
@@ -53,8 +53,8 @@ class Aim:
 def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Aim:
     """Return the aim that *sample* is no less than *reference*, as :func:`statistics.no_less_than` defines it.
 
-    The value is the lower bound of the mean of *sample*, as a multiple of the reference's: to be 1 - *margin* at least.
-    NaN, which misses, where there are too few values for a bound, or the reference is nothing.
+    The value is the lower bound of the mean of *sample*, as a multiple of the reference's, and must be at least 1 -
+    *margin*. NaN, which misses, for too few values, or a reference of 0.
     """
     value = nan
     if sample and reference:
@@ -65,14 +65,14 @@ def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | flo
 
 
 def coloured(text: str, aim: Aim | None, judged: bool = True) -> str:
-    """Return *text*, where it is *judged* by *aim*, with rich's markup for its verdict."""
+    """Return *text*, if it is *judged* by *aim*, with rich's markup for its verdict."""
     if aim is None or not judged or not text:
         return text
     return f"[green]{text}[/]" if aim.met else f"[red]{text}[/]"
 
 
 class AimsTable(Table):
-    """A table of nothing but aims: the result file has these without it."""
+    """A table of aims only: the result file has these without it."""
 
 
 SIGNS: dict[AimVerdict, str] = {"met": "[green]✓[/]", "missed": "[red]✗[/]", "no aim": "[dim]no aim[/]"}
@@ -90,5 +90,5 @@ def aims_table(title: str, aims: Sequence[Aim]) -> AimsTable:
 
 
 def missed(aims: Sequence[Aim]) -> tuple[str, ...]:
-    """Return those that were missed, in words: the one rule by which our experiments fail."""
+    """Return the missed aims, in words: the one rule by which our experiments fail."""
     return tuple(str(aim) for aim in aims if aim.verdict == "missed")

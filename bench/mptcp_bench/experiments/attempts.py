@@ -1,7 +1,7 @@
-"""Attempts that measured nothing: they are made again, and the result says how many there were, and why.
+"""Attempts that measured nothing: they are repeated, and the result says how many there were, and why.
 
-That a path was not emulated as asked is the machine's fault. All else may be the product's, and one that works at the
-second attempt alone does not work: such an attempt misses an aim.
+A path that was not emulated as asked is the machine's fault. Everything else may be the product's, and what works only
+at the second attempt does not work: such an attempt misses an aim.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """An attempt that was made again."""
+    """A repeated attempt."""
 
     what: str
     reason: str
     emulation: bool
-    """Whether the emulated paths were the reason."""
 
     def __str__(self) -> str:
         return (
@@ -48,10 +47,10 @@ class Attempts:
     def of(
         self, run: Callable[[], T], what: str, most: int = ATTEMPTS, check: Callable[[], None] | None = None
     ) -> T | None:
-        """Return what *run* returns; None where it failed *most* times: what else was measured must not be lost.
+        """Return the result of *run*; None if it failed *most* times: other measurements must not be lost.
 
-        It fails by TestbedError and ValueError; each reason is printed, and kept. *check* raises EmulationError where
-        the paths were not as asked since it was called last: that is then the reason, whatever failed over them.
+        It fails by TestbedError and ValueError; each reason is printed, and kept. *check* raises EmulationError if the
+        paths were not as asked since its last call: that is then the reason, whatever failed over them.
         """
         for number in range(1, most + 1):
             try:
@@ -66,9 +65,9 @@ class Attempts:
         return None
 
     def of_several(self, run: Callable[[Attempts], T], what: str, most: int = ATTEMPTS) -> T | None:
-        """As :meth:`of`, for a *run* that makes attempts of its own.
+        """Like :meth:`of`, for a *run* that makes attempts of its own.
 
-        Of one that is thrown away those count that were repeated for another reason than the emulated paths.
+        Of a discarded run, only attempts that were repeated for another reason than the emulated paths count.
         """
 
         def once() -> tuple[T, Attempts]:
@@ -89,10 +88,7 @@ class Attempts:
 
     @contextmanager
     def keeping(self, what: str, *measured: Sized) -> Iterator[None]:
-        """Note that *what*, a whole testbed, failed by TestbedError: what was *measured* must not be lost.
-
-        Raises the error where nothing was: then an earlier result stays.
-        """
+        """Record a TestbedError of the testbed *what*; raise it if nothing is *measured*: an earlier result stays."""
         try:
             yield
         except TestbedError as error:
@@ -102,7 +98,7 @@ class Attempts:
             self._void.append(f"{what}: {error}")
 
     def judged(self, findings: Findings) -> Findings:
-        """Return *findings* with what could not be measured, the attempts that were repeated, and the aim for these."""
+        """Return *findings* with what could not be measured, the repeated attempts, and the aim for these."""
         return replace(
             findings,
             failures=(*findings.failures, *self._void),

@@ -1,4 +1,4 @@
-"""Which of the throttler's netfilter adapters this host can have."""
+"""The throttler's netfilter adapters that this host supports."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.features import missing
 
 BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
-"""The throttler's netfilter adapters and what each needs."""
 
 
 def backends() -> list[str]:
-    """Return the netfilter adapters that this host has all for.
-
-    :raises TestbedError: there is none
-    """
+    """Return the netfilter adapters whose requirements this host meets. Raises TestbedError if there is none."""
     found = [name for name, needs in BACKENDS.items() if all(missing(feature) is None for feature in needs)]
     if not found:
         raise TestbedError("this host has neither legacy iptables with ipset nor nftables")

@@ -1,8 +1,8 @@
-"""The console beside 10,000 tunnels: what throttler and proxy notice of it, alive, hung and killed; and what it takes.
+"""The console beside 10,000 tunnels: its effect on throttler and proxy, alive, hung and killed; and its cost.
 
 The crowd of the experiment ``scale`` is held once, every tunnel capped on its first path. The lag of the throttler's
-loop is its own gauge's, over spans of ten seconds: without a console, with one that browsers, a scraper and a page's
-table ask all the time, after it ended, while another one is stopped (SIGSTOP), and after that was killed.
+loop is from its own gauge, over spans of ten seconds: without a console, with one that browsers, a scraper and a page's
+table query all the time, after it ended, while another one is stopped (SIGSTOP), and after that was killed.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ OPTIONS = {
 }
 PORT: Final = 8610
 ROWS_SECONDS, CAPS_SECONDS = 2.0, 0.5
-"""Between two: the page asks for its table every two seconds."""
+"""Seconds between two: the page asks for its table every two seconds."""
 CAPPED_WITHIN: Final = 120.0
 SHOWN_WITHIN: Final = 30.0
 CHROMIUM_WITHIN: Final = 60.0
 NOBODY, STATUS_GROUP = 65534, 54321
-"""As whom the console runs: the second is nobody's group, in place of the throttler's."""
+"""User and group of the console: the second is an unused group, in place of the throttler's."""
 DESCRIPTORS: Final = 1024
 """LimitNOFILE of the unit."""
 ENDS_WITHIN: Final = 30.0
 
 
 def plan(options: Mapping[str, str], quick: bool) -> Plan:
-    """Read *options*. Raises OptionError for one that makes no sense."""
+    """Read *options*. Raises OptionError for an invalid one."""
     return Plan(
         tunnels=count(options, "n", 100 if quick else 10_000),
         spans=count(options, "spans", 1 if quick else 6),
@@ -115,7 +115,7 @@ class Found:
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Hold the tunnels, and have the console run, end, hang and be killed; nothing is drawn from *seed*."""
+    """Hold the tunnels, and let the console run, end, hang and be killed; nothing is drawn from *seed*."""
     asked = plan(options, quick)
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     found, failures = Found(), tuple[str, ...]()
@@ -123,7 +123,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         try:
             Examination(testbed, asked, console, found).run()
         except TestbedError as error:
-            # What was measured before must not be lost.
+            # Earlier measurements must not be lost.
             if not found.phases:
                 raise
             failures = (str(error),)
@@ -180,7 +180,7 @@ class Examination:
         self._console.print(what, style="dim", highlight=False)
 
     def _phase(self, name: str) -> Phase:
-        """Look at throttler and crowd for as long as the plan says, after things have settled."""
+        """Observe throttler and crowd for the planned spans, after they have settled."""
         self._say(f"loop lag, caps and trickle {name}")
         pid = self._throttler.process.pid
         lags, windows, late = [], [], None
@@ -200,7 +200,7 @@ class Examination:
         )
 
     def _watched(self, streams: Streams) -> None:
-        """Have a scraper and a page's table ask, beside the browsers, for the length of a phase."""
+        """Query as a scraper and a page's table, beside the browsers, for one phase."""
         node, tunnels = self._node, self._plan.tunnels
         time.sleep(SETTLE)
         with ExitStack() as stack:
@@ -213,7 +213,7 @@ class Examination:
         self._found.largest = max((octets for _, octets in table.results), default=math.nan)
 
     def _reloaded(self, streams: Streams) -> None:
-        """Lift every cap and set it again: what browsers are sent meanwhile, and when they have all caps."""
+        """Lift every cap and set it again: what browsers receive meanwhile, and when they have all caps."""
         shown: list[float] = []
         before = streams.read()
         self._reloads(WITH, lambda: shown.append(self._shown(streams)))
@@ -222,7 +222,7 @@ class Examination:
         self._found.shown = tuple(shown)
 
     def _reloads(self, name: str, reload: Callable[[], None]) -> None:
-        """Lift every cap and set it again, several times by *reload*, and look at the loop after each."""
+        """Lift every cap and set it again, several times by *reload*, and read the loop's lag after each."""
         self._say(f"reloads that cap all, {name}")
         lags = []
         _, before = lag(self._throttler)
@@ -240,7 +240,7 @@ class Examination:
         self._entries.come(self._plan.tunnels, CAPPED_WITHIN)
 
     def _shown(self, streams: Streams) -> float:
-        """Return how long after the last entry of a reload all browsers have all caps; infinity where one never has."""
+        """Return how long after a reload's last entry all browsers have all caps; infinite if one never has."""
         tunnels, begin = self._plan.tunnels, time.monotonic()
         self._load(UNCAPPED)
         self._entries.gone(CAPPED_WITHIN)
@@ -250,7 +250,7 @@ class Examination:
         self._load(FULL)
         self._entries.come(tunnels, CAPPED_WITHIN)
         there = time.monotonic()
-        # Decisions come before entries: what the console has may be ahead of the kernel.
+        # Decisions come before entries: the console may be ahead of the kernel.
         return max(0.0, streams.all_with(tunnels, begin, SHOWN_WITHIN) - there)
 
     def _load(self, caps: Caps) -> None:
@@ -276,7 +276,7 @@ class Examination:
 
 
 def start_console(node: LiveNode, throttler: Throttler) -> Process:
-    """Start the console as its unit does, as far as a namespace can have it: nobody, after everybody else."""
+    """Start the console like its unit, as far as a namespace allows: as nobody, with low priority."""
     os.chown(throttler.socket, 0, STATUS_GROUP)
     for directory in (node.directory, throttler.socket.parent):
         directory.chmod(0o755)
@@ -291,7 +291,7 @@ def start_console(node: LiveNode, throttler: Throttler) -> Process:
 
 
 def lag(throttler: Throttler) -> tuple[float, int | None]:
-    """Return the loop's longest lag within ten seconds, infinity where it says nothing, and how often it was late."""
+    """Return the loop's longest lag within ten seconds, infinite if unknown, and how often it was late."""
     try:
         loop = ask(throttler.socket, {"query": "summary"}, 30.0)["loop"]
         return float(loop["recent"]), int(loop["late"])
@@ -300,7 +300,7 @@ def lag(throttler: Throttler) -> tuple[float, int | None]:
 
 
 def peak(pid: int) -> float:
-    """Return the greatest resident set of *pid* in MB (10^6), proc(5) status; not a number where it has ended."""
+    """Return the greatest resident set of *pid* in MB (10^6), proc(5) status; NaN if it has ended."""
     try:
         status: Mapping[str, Any] = dict(
             line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()

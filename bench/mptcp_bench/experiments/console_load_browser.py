@@ -1,7 +1,7 @@
-"""A headless Chromium that says when the console's table stands: the DevTools protocol over a pipe.
+"""A headless Chromium that measures when the console's table is complete: the DevTools protocol over a pipe.
 
-``--remote-debugging-pipe`` has JSON with a final zero byte on descriptors 3 (to it) and 4 (from it). What is measured
-is the page's own clock, from the begin of the navigation.
+``--remote-debugging-pipe`` transfers zero-terminated JSON on descriptors 3 (to it) and 4 (from it). Times are from the
+page's own clock, from the begin of the navigation.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Browser:
         self._do("Page.enable")
 
     def watch(self, count: str, rows: int) -> None:
-        """Have every page note when its table says *count*, and has so many *rows*."""
+        """Make every page note when its table says *count*, and has *rows* rows."""
         self._do("Page.addScriptToEvaluateOnNewDocument", source=_WATCH % (json.dumps(count), rows))
 
     def seconds(self, url: str, within: float) -> float:
-        """Load *url* anew; return the seconds until its table stands, infinity where it does not *within* so many."""
+        """Load *url* anew; return the seconds until its table is complete, infinite after *within* seconds."""
         for each in ("about:blank", url):
             self._do("Page.navigate", url=each)
         deadline = time.monotonic() + within
@@ -68,7 +68,7 @@ class Browser:
         return float("inf")
 
     def _do(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Return the result of a command. Raises TestbedError where there is none."""
+        """Return the result of a command. Raises TestbedError if there is none."""
         self._number += 1
         command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -95,7 +95,7 @@ class Browser:
 
 @contextmanager
 def browser(node: LiveNode) -> Iterator[Browser]:
-    """Start a Chromium that nobody has used before, in *node*'s namespace; TestbedError where it does not come."""
+    """Start a Chromium with a new profile in *node*'s namespace. Raises TestbedError if it ends."""
     profile = node.directory / "chromium-console"
     there, to = os.pipe()
     back, out = os.pipe()

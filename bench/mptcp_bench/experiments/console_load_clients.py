@@ -1,4 +1,4 @@
-"""Who asks the console in the experiment ``console``: browsers with its stream of events, a page's table, a scraper."""
+"""Clients of the console in the experiment ``console``: browsers with its event stream, a page's table, a scraper."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .working_thread import WorkingThread
 
 ADDRESS: Final = "127.0.0.1"
 PATIENCE: Final = 20.0
-"""Seconds after which an answer counts as never given."""
+"""Seconds after which an answer counts as missing."""
 MOMENT: Final = re.compile(rb"event: moment\ndata: (\{.*\})\n\n")
 _POLL: Final = 0.02
 _TAKE: Final = 0.2
-"""Seconds within which a thread sees that it is to end."""
+"""Seconds within which a thread notices that it must end."""
 _CONNECTIONS: Final = re.compile(r"^mptcp_throttler_connections (\S+)$", re.MULTILINE)
 
 
@@ -37,7 +37,7 @@ class _Stream:
     updates: int = 0
     rest: bytes = b""
     capped: list[tuple[float, int]] = field(default_factory=list)
-    """When it got how many caps."""
+    """Time and number of caps of each update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Reading:
     updates: tuple[int, ...]
 
     def until(self, later: Reading) -> Pushed:
-        """Return what came between this and *later*, a second."""
+        """Return the rates between this and *later*, per second."""
         span = later.time - self.time
         return Pushed(
             tuple((b - a) / span for a, b in zip(self.octets, later.octets, strict=True)),
@@ -58,7 +58,7 @@ class Reading:
 
 
 class Streams(WorkingThread):
-    """*count* browsers that have the page open: each reads ``/api/live`` as it comes."""
+    """*count* browsers with the page open: each reads ``/api/live`` continuously."""
 
     def __init__(self, node: LiveNode, port: int, count: int) -> None:
         super().__init__("streams", node)
@@ -96,10 +96,7 @@ class Streams(WorkingThread):
         )
 
     def all_with(self, capped: int, after: float, within: float) -> float:
-        """Wait until each browser got *capped* caps; return when the last one did, no sooner than *after*.
-
-        Infinity, where that is not *within* so many seconds from now.
-        """
+        """Return when, from *after* on, the last browser got *capped* caps; infinite after *within* seconds."""
         deadline = time.monotonic() + within
         while math.isinf(last := max(_first(each.capped, capped, after) for each in self._streams)):
             if time.monotonic() > deadline:
@@ -113,7 +110,7 @@ def _first(seen: list[tuple[float, int]], capped: int, after: float) -> float:
 
 
 def moments(text: bytes) -> tuple[bytes, list[bytes]]:
-    """Return what is behind the last whole message of *text*, and the data of all messages, JSON each."""
+    """Return the rest of *text* after the last complete message, and the JSON data of all messages."""
     rest, found = 0, []
     for match in MOMENT.finditer(text):
         rest = match.end()
@@ -122,7 +119,7 @@ def moments(text: bytes) -> tuple[bytes, list[bytes]]:
 
 
 class Repeating(WorkingThread):
-    """Does *call* every *interval* seconds, and keeps what it returns."""
+    """Calls *call* every *interval* seconds, and keeps its results."""
 
     def __init__(self, node: LiveNode, interval: float, call: Callable[[], Any]) -> None:
         super().__init__("repeated", node)
@@ -139,7 +136,7 @@ class Repeating(WorkingThread):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one request came to."""
+    """Answer to one request."""
 
     seconds: float
     status: int
@@ -147,7 +144,7 @@ class Answer:
 
 
 def get(port: int, path: str) -> Answer:
-    """Ask the console for *path*. Raises OSError or HTTPException where there is no answer."""
+    """Request *path* from the console. Raises OSError or HTTPException if there is no answer."""
     begin = time.monotonic()
     connection = http.client.HTTPConnection(ADDRESS, port, timeout=PATIENCE)
     try:
@@ -160,7 +157,7 @@ def get(port: int, path: str) -> Answer:
 
 
 def scrape(port: int, tunnels: int) -> float:
-    """Return the seconds for ``/metrics``; infinity where these are not all of a throttler with *tunnels*."""
+    """Return the seconds for ``/metrics``; infinite if these are not complete for a throttler with *tunnels*."""
     try:
         answer = get(port, "/metrics")
     except (OSError, http.client.HTTPException):
@@ -169,13 +166,13 @@ def scrape(port: int, tunnels: int) -> float:
 
 
 def is_whole(metrics: str, tunnels: int) -> bool:
-    """Return whether *metrics* tell of a throttler that answers, and has *tunnels*."""
+    """Return whether *metrics* show a throttler that answers, and has *tunnels*."""
     found = _CONNECTIONS.search(metrics)
     return "\nmptcp_throttler_up 1.0\n" in metrics and found is not None and float(found[1]) == tunnels
 
 
 def rows(port: int, tunnels: int, limit: int = 50) -> tuple[float, int]:
-    """Return the seconds for what a page of the table asks for, infinity where it is wrong; and its bytes."""
+    """Return the seconds for a table page's request, infinite if the answer is wrong; and its bytes."""
     try:
         answer = get(port, f"/api/connections?sort=rate&limit={limit}&offset=0")
         document = json.loads(answer.body)

@@ -1,7 +1,7 @@
-"""The aims of the experiment ``console``, and which of them what was measured meets. Pure.
+"""The aims of the experiment ``console``, and which of them the measurements meet. Pure.
 
-What could not be measured, because a program was dead or never did it, is infinity, not a number, or an empty list, and
-misses its aim.
+What could not be measured, because a program was dead or never acted, is infinite, NaN, or an empty list, and misses
+its aim.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from .scale_judging import DEAD_MB, PAUSE, TRICKLED
 BEFORE, WITH, AFTER = "without a console", "with it", "after it ended"
 HUNG, KILLED = "while it hangs", "after it was killed"
 ALONE = (BEFORE, AFTER)
-"""The phases in which there is no console: what the others are compared with."""
+"""The phases without a console, with which the others are compared."""
 PHASES = (BEFORE, WITH, AFTER, HUNG, KILLED)
 GROWTH, ALLOWANCE = 1.25, 0.005
-"""Of the loop's longest lag, and seconds beyond that. Each question costs a fork, 8 ms with 10,000 connections, whoever
-asks; the experiment itself asks in every phase. What may be more is a fork that meets another delay."""
+"""Factor on the loop's longest lag, and seconds on top. Each query costs a fork, 8 ms with 10,000 connections, whoever
+asks; the experiment itself queries in every phase. The excess allows for a fork that meets another delay."""
 MOVING = 1e-9
-"""Seconds of lag: a gauge that shows less stands still."""
+"""Seconds of lag: a gauge that shows less is stuck."""
 MORE_LATE = 0.5
-"""A reload: how much oftener the loop may be late above 0.05 s than in the same reloads without a console. A reload
-computes for about a second, and what else the machine does makes it late now and then."""
+"""How many more times per reload the loop may be late above 0.05 s than in the same reloads without a console. A reload
+computes for about a second, and other load on the machine makes it late now and then."""
 UPDATES = 0.5
-"""A second, at each browser; the console asks every 0.7 s."""
+"""Per second and browser; the console queries every 0.7 s."""
 PUSHED = 50_000.0
-"""Bytes a second for each browser."""
+"""Bytes per second and browser."""
 SHOWN = 1.0
-"""Seconds from the last entry in the kernel until each browser has every cap, at the latest."""
+"""Most seconds from the last entry in the kernel until each browser has every cap."""
 SCRAPE, SLOWEST_SCRAPE = 0.5, 2.0
-"""Seconds: in the median, and the least ``scrape_timeout`` that docs/metrics.md allows."""
+"""Seconds: the median, and the least ``scrape_timeout`` that docs/metrics.md allows."""
 ROWS = 100_000.0
-"""Bytes of a page of the table: 2 kB for each of 50 connections with two subflows."""
+"""Bytes of a table page: 2 kB for each of 50 connections with two subflows."""
 EMPTY_ROWS = 1_000.0
 TABLE = 3.0
-"""Seconds until the table stands in a browser; in the terminal the same."""
+"""Seconds until the table is complete, in a browser or in the terminal."""
 REFRESH = 3.0
-"""Seconds between two tables in the terminal, which are asked for once a second."""
+"""Seconds between two tables in the terminal, which are requested once a second."""
 RESIDENT = 100.0
 """MB."""
 STOP = 10.0
@@ -49,9 +49,9 @@ STOP = 10.0
 
 
 SPAN = 10.0
-"""Seconds; over which the throttler's gauge has its longest lag."""
+"""Seconds over which the throttler's gauge keeps its longest lag."""
 SCRAPE_SECONDS = 5.0
-"""Between two."""
+"""Seconds between two scrapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Plan:
 
     tunnels: int
     spans: int
-    """Of each phase."""
+    """Per phase."""
     browsers: int
     reloads: int
     pages: int
@@ -68,23 +68,23 @@ class Plan:
 
     @property
     def scrapes(self) -> int:
-        """How many there are at least, while the console is watched."""
+        """Least number of scrapes while the console is watched."""
         return math.floor(self.spans * SPAN / SCRAPE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What was seen of throttler and crowd over one span of time."""
+    """Throttler and crowd over one span of time."""
 
     lags: tuple[float, ...]
-    """The longest lag of the throttler's loop within each ten seconds, by its gauge; infinity where none was told."""
+    """The throttler's longest loop lag within each ten seconds, by its gauge; infinite where it gave none."""
     late: int | None
-    """How often it was late since its start, at the end."""
+    """How often the loop was late since its start, read at the end."""
     fewest: int
-    """Caps in the kernel, in the sample with the fewest."""
+    """Caps in the kernel, in the sample with the fewest; :attr:`most` is the same for the most."""
     most: int
     trickled: float
-    """What the crowd's client received, as a share of what the origin is to send."""
+    """What the crowd's client received, as a share of what the origin should send."""
     machine: float
     """Cores, of everything."""
 
@@ -101,9 +101,9 @@ class Reloads:
     """The throttler's loop while every cap is lifted and set again, several times."""
 
     lags: tuple[float, ...]
-    """The longest within the ten seconds before the end of each, by its gauge; infinity where none was told."""
+    """The longest lag within the ten seconds before each reload's end, by the gauge; infinite where it gave none."""
     late: int | None
-    """How often it was late meanwhile."""
+    """How often the loop was late during the reloads."""
 
 
 NO_RELOADS = Reloads((), None)
@@ -111,12 +111,12 @@ NO_RELOADS = Reloads((), None)
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What the browsers were sent."""
+    """What the browsers received."""
 
     octets: tuple[float, ...]
-    """Bytes a second, of each."""
+    """Bytes per second, of each."""
     updates: tuple[float, ...]
-    """A second, of each."""
+    """Per second, of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,12 @@ class Top:
     first: float
     """Seconds until the first table."""
     gaps: tuple[float, ...]
-    """Seconds between two."""
+    """Seconds between two tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The console upon SIGTERM."""
+    """The console's end after SIGTERM."""
 
     seconds: float
     code: int | None
@@ -144,7 +144,7 @@ NEVER_ENDED = Ended(math.inf, None)
 
 @dataclass(frozen=True, slots=True)
 class UnderLoad:
-    """All that was measured."""
+    """All measurements."""
 
     tunnels: int
     two_subflows: int
@@ -152,29 +152,29 @@ class UnderLoad:
     reloads: dict[str, Reloads]
     """Without a console, and with it."""
     pushed: Pushed
-    """With nothing but the trickle going on."""
+    """Under the trickle only."""
     reloading: Pushed
     """In the seconds around a reload that caps every tunnel."""
     shown: tuple[float, ...]
-    """Seconds from the last entry of such a reload until all browsers have all caps, infinity where one never has."""
+    """Seconds from the last entry of such a reload until all browsers have all caps; infinite if one never does."""
     scrapes: tuple[float, ...]
-    """Seconds; infinity for one that did not have it all."""
+    """Seconds; infinite for an incomplete one."""
     rows: tuple[float, ...]
-    """Seconds for a page of the table, over HTTP; infinity for a wrong one."""
+    """Seconds for a table page over HTTP; infinite for a wrong one."""
     largest: float
-    """Bytes of the largest of them."""
+    """Bytes of the largest page."""
     pages: tuple[float, ...] | None
-    """Seconds until the table stands in Chromium; None where there is no Chromium."""
+    """Seconds until the table is complete in Chromium; None without Chromium."""
     top: Top
     resident: float
     """MB, the console's greatest."""
     ended: Ended
     tunnels_ended: int
-    """By themselves."""
+    """Ended by themselves."""
 
 
 def judge(load: UnderLoad, asked: Plan) -> list[Aim]:
-    """Return all aims of what was *asked*. Raises ValueError where nothing was held."""
+    """Return all aims of the *asked* plan. Raises ValueError if nothing was held."""
     if not load.tunnels:
         raise ValueError("no tunnels were held")
     aims = [
@@ -206,7 +206,7 @@ def judge(load: UnderLoad, asked: Plan) -> list[Aim]:
 def _phases(load: UnderLoad) -> list[Aim]:
     phases = {name: load.phases.get(name, DEAD) for name in PHASES}
     alone = max(phases[name].longest for name in ALONE)
-    # Without anything to compare with, what the loop may do at all.
+    # Without anything to compare with, the absolute limit of the loop.
     bound = round(GROWTH * alone + ALLOWANCE, 4) if math.isfinite(alone) else PAUSE
     aims = []
     for name, phase in phases.items():
@@ -224,7 +224,7 @@ def _phases(load: UnderLoad) -> list[Aim]:
 
 
 def _reloads(load: UnderLoad, reloads: int) -> list[Aim]:
-    """Reloads with a console are compared with the same without: what the loop does in them is not the console's."""
+    """Compare reloads with a console with the same reloads without one: their own cost is not the console's."""
     alone, beside = (load.reloads.get(name, NO_RELOADS) for name in (BEFORE, WITH))
     usual = median(alone.lags, default=math.inf)
     bound = round(GROWTH * usual + ALLOWANCE, 4) if math.isfinite(usual) else PAUSE

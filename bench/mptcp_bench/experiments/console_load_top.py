@@ -19,18 +19,18 @@ from .console_load_judging import NO_TABLE, Top
 from .scale_watch import operators_environment
 
 _HEAD: Final = re.compile(rb"(\d\d:\d\d:\d\d)\s+([\d,]+) connections?\b")
-"""The first line: when the daemon answered, and how many connections there are."""
+"""The first line: the time of the daemon's answer, and the number of connections."""
 _LINES, _COLUMNS = 24, 80
 
 
 def heads(text: bytes, tunnels: int) -> list[str]:
-    """Return the times of the tables in what a terminal was sent, those that tell of *tunnels*, each once."""
+    """Return the times of the tables in a terminal's output *text* that show *tunnels*, each once."""
     found = (head[1].decode() for head in _HEAD.finditer(text) if int(head[2].replace(b",", b"")) == tunnels)
     return list(dict.fromkeys(found))
 
 
 def watched(argv: Sequence[str], tunnels: int, refreshes: int, within: float) -> Top:
-    """Run *argv* until so many *refreshes* after the first table have come, or *within* seconds have passed."""
+    """Run *argv* until *refreshes* tables after the first have come, or *within* seconds have passed."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
     begin = time.monotonic()
@@ -63,7 +63,7 @@ def watched(argv: Sequence[str], tunnels: int, refreshes: int, within: float) ->
 
 
 def _drain(descriptor: int, process: subprocess.Popen[bytes]) -> None:
-    """Read what it says until it has ended, for ten seconds at most: who is not read cannot end."""
+    """Read its output until it has ended, for ten seconds at most: an unread process cannot end."""
     deadline = time.monotonic() + 10
     while process.poll() is None and time.monotonic() < deadline:
         if select.select([descriptor], [], [], 0.1)[0]:

@@ -1,9 +1,9 @@
 """How many real connections a second the throttler keeps up with, and at what share of a core.
 
-Two-subflow connections are opened at a set pace by the crowd of the experiment ``scale``, without Squid, to a listener
-on the proxy's port; each closes half a second later. No event is lost when the tracker opened each connection and both
-its subflows once, every capped subflow got its entry and lost it again, and neither a path-manager event nor a segment
-was dropped. How many connections there were the client counts, and their joins the kernel.
+The crowd of the experiment ``scale``, without Squid, opens two-subflow connections at a set pace to a listener on the
+proxy's port; each closes half a second later. No event is lost if the tracker opened each connection and both its
+subflows once, every capped subflow got its entry and lost it again, and neither a path-manager event nor a segment was
+dropped. The client counts the connections, the kernel their joins.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .options import count, counts
 from .scale_crowd import Crowd, with_crowd
 
 RATES = (250, 500, 750, 1000)
-"""Connections a second."""
+"""Connections per second."""
 SECONDS = 10
 OPTIONS = {
     "rate": f"connections a second, a list, default {','.join(map(str, RATES))}",
@@ -42,8 +42,8 @@ LINGERING = 11.0
 FINISHED = 30.0
 """Seconds within which the last entry is gone."""
 PAUSE = 0.5
-"""Seconds between two questions whether it is: each takes the daemon's time."""
-# Softly, an entry comes up to a second later: after the end of some connections.
+"""Seconds between two queries whether it is gone: each takes the daemon's time."""
+# A soft cap's entry comes up to a second later: after the end of some connections.
 POLICY = """\
 version: 1
 paths:
@@ -70,13 +70,13 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def measure(backend: str, rate: int, seconds: int) -> dict[str, float]:
-    """Open *rate* connections a second; return what became of all, and pace and CPU share over the last *seconds*."""
+    """Open *rate* connections a second; return the fate of all, and pace and CPU share over the last *seconds*."""
     with Testbed(with_crowd(UNSHAPED)) as testbed:
         proxy = testbed["proxy"]
         policy = proxy.write("policy.yaml", POLICY)
         settings = {"netfilter": backend, "verify_interval": 3600, "log_level": "warning"}
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
-        # What is closed sets the pace; what other programs held up is opened later.
+        # Closing sets the pace; connections delayed by other programs are opened later.
         crowd = Crowd.without_squid(testbed, 2 * rate)
         mib = proxy.mib()
         crowd.hold(round(rate * LIFETIME))
@@ -108,7 +108,7 @@ def measure(backend: str, rate: int, seconds: int) -> dict[str, float]:
 
 
 def _settle(throttler: Throttler, connections: int) -> None:
-    """Give the daemon time to finish, as entries linger; what it did not finish is counted as lost."""
+    """Give the daemon time to finish, because entries linger; what it did not finish counts as lost."""
 
     def entries_gone() -> bool:
         time.sleep(PAUSE)

@@ -1,16 +1,16 @@
 """Whether one client can starve others: a client's requests beside thousands of idle connections and beside a busy one.
 
-Squid runs with conf/squid.conf as it is shipped, with a worker for each processor. A client asks for a small file again
-and again, each time on a Multipath TCP connection of its own: alone, and beside connections from a node of its own with
-many addresses, none of which has more than its share: 2,000 that never end their request, 5,000 kept alive after one
-answer, 500 tunnels that carry nothing, all of these. One arm has a single address that opens more than its share.
+Squid runs with the shipped conf/squid.conf, with one worker per processor. A client requests a small file again and
+again, each time on its own Multipath TCP connection: alone, and beside connections from a node with many addresses,
+none of which exceeds its share: 2,000 that never end their request, 5,000 kept alive after one answer, 500 tunnels that
+carry nothing, all of these. In one arm a single address opens more than its share.
 
-In the last arms the others are one client that is busy, by Multipath TCP (``relay_load``): small files again and again
-on nearly as many connections as it is served on, downloads of a large file, new connections for a small file each as
-fast as they come, and the same with the table of conf/nftables loaded.
+In the last arms the other connections are of one busy client, by Multipath TCP (``relay_load``): small files again and
+again on nearly as many connections as the proxy serves it, downloads of a large file, new connections for one small
+file each as fast as they are answered, and the same with the table of conf/nftables loaded.
 
-The arms of each round are in an order drawn by the seed. ``--set limits=no`` takes away what limits an address, and
-must miss an aim. ``--set turns=no`` shows what it is worth that clients take turns.
+The seed draws the order of the arms in each round. ``--set limits=no`` removes the limits per address, and must miss an
+aim. ``--set turns=no`` shows what it is worth that clients take turns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from .tables import mean, new_table
 
 ASKED, QUICK_ASKED = 1000, 200
 ASKED_BESIDE_BUSY = 40
-"""At the most: beside a busy client each takes up to a second, and beyond 500 conf/nftables refuses them."""
+"""At most: beside a busy client each takes up to a second, and conf/nftables refuses more than 500."""
 OPTIONS = {
     "arm": f"{', '.join(ARMS)}; default all",
     "runs": "rounds, 2 or more, default 10, with --quick 3",
@@ -78,36 +78,36 @@ OPTIONS = {
 RUNS, QUICK_RUNS = 10, 3
 COUNTS = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500}
 SMALLER = 10
-"""By what the counts are divided with --quick; that of one address is not."""
+"""Divisor of the counts with --quick, except those of the single address."""
 ADDRESSES = {"slow-headers": 3, "keep-alives": 10, "tunnels": 1}
 EXCESS = 1.25
-"""Multiple of its share that one address opens."""
+"""Multiple of its share that the single address opens."""
 NODE = "others"
 FIRST_ADDRESS = 10
-"""The last byte of the first of their addresses."""
+"""Last byte of their first address."""
 CONNECTIONS = {REQUESTS: 720, DOWNLOADS: 200, NEW: 50, NEW_LIMITED: 50}
-"""Of a busy client for each worker: a hash deals them out, and of one address each takes requests on 800 (too_many)."""
+"""Of a busy client, per worker: a hash distributes them, and each worker takes 800 of one address (too_many)."""
 MOST_CONNECTIONS = 4096
-"""That native/relay_load.c takes."""
+"""Limit of native/relay_load.c."""
 LARGE = 200_000_000
-"""Bytes of a download: it is not over when the client has asked."""
+"""Bytes of a download that outlasts the client's requests."""
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
 UNDER_WAY = 1.0
-"""Seconds for which a busy client is busy before the other one asks: what it gets is counted from their begin."""
+"""Seconds for which a busy client is busy before the other client starts; its rate counts from their begin."""
 IN_ORDER = sorted(COUNTS, key=lambda kind: kind == "slow-headers")
-"""These come last: Squid gives them up after a minute (request_timeout)."""
+"""slow-headers last: Squid gives them up after a minute (request_timeout)."""
 SETTLED = 60.0
-"""Seconds within which Squid has closed, or given up, what is not there any more."""
+"""Seconds within which Squid has closed all connections whose clients are gone."""
 IDLE = 150
-"""Descriptors of a worker without clients, at the most: logs, listeners, pipes, connections kept to the origin."""
+"""Most descriptors of a worker without clients: logs, listeners, pipes, connections kept to the origin."""
 REFUSED = "http_access deny too_many\n"
 NO_LIMITS = "client_ip_max_connections -1\nrequest_timeout 10 minutes\n"
 WARNING = "filedescriptors"
-"""In Squid's lines about them: "WARNING! Your cache is running out of filedescriptors"."""
+"""Matches Squid's "WARNING! Your cache is running out of filedescriptors"."""
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run the arms that *options* choose, and the client alone."""
+    """Run the client alone and the arms that *options* choose."""
     arms = [arm for arm in ARMS if arm == ALONE or arm in choice(options, "arm", ARMS)]
     # One round has no interval.
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS, least=2)
@@ -145,7 +145,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A testbed with its services, and the addresses of the others, by kind of their connections."""
+    """A testbed with its services, and the crowd's addresses, by kind of connection."""
 
     testbed: Testbed
     proxy: Proxy
@@ -158,7 +158,7 @@ class Site:
 
     @classmethod
     def built(cls, testbed: Testbed, requests: int, smaller: int = 1, limits: bool = True, turns: bool = True) -> Site:
-        """Start the services. Raises TestbedError where one does not start."""
+        """Start the services. Raises TestbedError if one fails to start."""
         origin = start_origin(testbed["origin"], {"file": 1000, "large": LARGE})
         host = testbed["proxy"]
         unlimited = SQUID_CONFIG.read_text().replace(REFUSED, "") + NO_LIMITS
@@ -172,12 +172,12 @@ class Site:
         busy = {arm: min(n * workers // smaller, MOST_CONNECTIONS) for arm, n in each.items()}
         counts = {kind: n // smaller for kind, n in COUNTS.items()}
         site = cls(testbed, proxy, origin, requests, counts, busy, addresses)
-        # What comes first has what is made once: names, memory, routes.
+        # The first requests pay for one-time costs: names, memory, routes.
         timed_requests(testbed["client"], proxy, origin, requests)
         return site
 
     def measure(self, arm: str, number: int) -> Measured:
-        """Return what the client notices beside *arm*. Raises TestbedError where that cannot be had."""
+        """Return what the client notices beside *arm*. Raises TestbedError if that fails."""
         wait_until(self._is_settled, "the last connections are closed", timeout=SETTLED)
         warned = self._warnings()
         if arm in BUSY:
@@ -188,7 +188,7 @@ class Site:
                 for kind, many, addresses in self._parts(arm)
             ]
             if arm == ONE_ADDRESS:
-                # Squid closes what is beyond its share when it has accepted it.
+                # Squid accepts connections beyond the share, then closes them.
                 crowds[0].settled()
             timed = timed_requests(self.testbed["client"], self.proxy, self.origin, self.requests)
             opened, standing = sum(many for _, many, _ in self._parts(arm)), sum(each.standing() for each in crowds)
@@ -211,7 +211,7 @@ class Site:
         return replace(found, answers=answers / seconds, octets=octets / seconds)
 
     def _busy(self, arm: str, many: int) -> AbstractContextManager[Load]:
-        """Have a client be busy on *many* connections; those of new ones are closed by the proxy, and opened again."""
+        """Keep a client busy on *many* connections; the proxy closes those of the ``new`` arms, to be reopened."""
         origin, file = self.origin.host.service_address(), "large" if arm == DOWNLOADS else "file"
         is_new = arm in (NEW, NEW_LIMITED)
         close = "Connection: close\r\n" if is_new else ""
@@ -221,7 +221,7 @@ class Site:
 
     @contextmanager
     def _limited(self) -> Iterator[None]:
-        """Bound how many connections a client opens in a second, as conf/nftables does."""
+        """Limit a client's new connections per second, as conf/nftables does."""
         self.testbed["proxy"].run(["nft", "-f", str(TABLE)])
         try:
             yield
@@ -245,11 +245,11 @@ class Site:
         )
 
     def memory(self) -> int:
-        """Return the bytes of Squid's processes and of what started them: proportional set sizes."""
+        """Return the bytes of Squid's process tree, as proportional set sizes."""
         return user_memory(self.proxy.process.pid)
 
     def _parts(self, arm: str) -> list[tuple[str, int, Sequence[str]]]:
-        """Return kind, number and addresses of the connections that *arm* has beside the client, in their order."""
+        """Return kind, number and addresses of the connections that *arm* opens beside the client, in order."""
         if arm == ONE_ADDRESS:
             many = round(EXCESS * SHARE * len(worker_descriptors(self.proxy)))
             return [("slow-headers", many, self.addresses["slow-headers"][:1])]
@@ -260,12 +260,11 @@ class Site:
         return all(each.open < IDLE for each in worker_descriptors(self.proxy))
 
     def _warnings(self) -> int:
-        """Return how many lines of Squid's are about descriptors."""
         return (self.proxy.logs / "cache.log").read_text(errors="replace").count(WARNING)
 
 
 def table_of(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
-    """Return what was measured, by means over the rounds; memory and descriptors by the round that had most."""
+    """Return the means over the rounds; for memory and descriptors the maximum."""
     columns = (
         "beside", "rounds", "median ms", "95 % ms", "median × alone", "95 % × alone", "failed",
         "stand", "most descriptors, × limit", "most memory, MB",
@@ -285,7 +284,7 @@ def table_of(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
 
 
 def busy_table(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
-    """Return the same of the arms with a busy client, and what that one gets."""
+    """Return the same for the arms with a busy client, and the busy client's own rates."""
     columns = (
         "beside", "rounds", "connections", "answers/s", "Mbit/s", "median ms", "95 % ms", "median × alone",
         "95 % × alone", "mean × the busy client's", "failed",
@@ -297,7 +296,7 @@ def busy_table(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
             continue
         table.add_row(
             arm, str(len(there)), f"{max(each.standing for each in there):,}",
-            # A download is not over when the client has asked.
+            # A download outlasts the client's requests.
             "" if arm == DOWNLOADS else mean([each.answers for each in there], digits=0),
             mean([8 * each.octets for each in there], 1e-6), *_latencies(measured, arm),
             mean([each.due for each in there]) if arm in COMPARED else "", str(sum(each.failed for each in there)),

@@ -1,8 +1,8 @@
-"""Whether a client waits, or is refused, beside many idle connections or a busy client, and what these take. Pure.
+"""Whether a client waits, or is refused, beside many idle connections or a busy client, and what these cost. Pure.
 
-Latencies are ratios within one round: beside others to alone. An arm is what a client has beside it. Beside a busy
-client its latency is compared, too, with what each request of that one takes: one of n connections that share a
-processor waits for all n, which is no more than its due, and longer than alone.
+Latencies are ratios within one round: beside others to alone. An arm is what runs beside the client. Beside a busy
+client the latency is also compared with the busy client's own per request: one of n connections that share a processor
+waits for all n, which is no more than its due, and longer than alone.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ REQUESTS, DOWNLOADS, NEW, NEW_LIMITED = "requests", "downloads", "new", "new-lim
 BUSY = (REQUESTS, DOWNLOADS, NEW, NEW_LIMITED)
 ARMS = (ALONE, "slow-headers", "keep-alives", "tunnels", ALL, ONE_ADDRESS, *BUSY)
 COMPARED = (REQUESTS, NEW)
-"""Arms whose busy client asks for what the other one asks for, as often as it is answered."""
+"""Arms whose busy client requests the same as the other client, each request after the answer before."""
 SHARE = 1000
-"""Connections of one address that each of Squid's workers takes: client_ip_max_connections in conf/squid.conf."""
+"""Connections of one address per Squid worker: client_ip_max_connections in conf/squid.conf."""
 PERCENTILES = (50, 95)
 LONGER = 2.0
 """Multiple of its latency alone that a client's latency may have."""
 DUE = 2.0
-"""Multiple of what a request of the busy client takes that the client's latency may have, both by their means."""
+"""Multiple of the busy client's mean time per request that the client's mean latency may have."""
 BUSY_RATE = 10e3
-"""Bytes a second that a busy client gets at the least: 50 connections a second, as conf/nftables allows, get 50 kB."""
+"""Least bytes per second for a busy client: 50 connections a second, as conf/nftables allows, get 50 kB."""
 DESCRIPTORS = 0.8
-"""Of its limit, what the fullest worker may have open."""
+"""Share of its limit that the fullest worker may have open."""
 MEMORY, EACH = 500e6, 60e3
-"""Bytes that all of Squid's processes may have, and may have gained for each connection."""
+"""Bytes for all of Squid's processes, and growth per connection."""
 GROWTH = 1.25
-"""Multiple of the first round's memory that the last one's may be."""
+"""Multiple of the first round's memory that the last one may have."""
 WITHIN = 0.01
-"""By what share one address may have more connections than its share, or fewer."""
+"""Share by which one address may miss its allowed connections, either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,43 +46,39 @@ class Measured:
     arm: str
     round: int
     seconds: tuple[float, ...]
-    """Of each of the client's requests that was answered."""
+    """Of each answered request of the client."""
     failed: int
-    """Its requests that were not."""
+    """The client's unanswered requests."""
     multipath: int
-    """Its connections that did not fall back to TCP."""
+    """The client's connections that did not fall back to TCP."""
     opened: int
-    """Connections of the crowd that were tried."""
+    """Connections that the crowd tried."""
     standing: int
-    """Of these, after the requests."""
+    """Of these, the connections left after the requests."""
     workers: int
-    """Of Squid."""
     descriptors: float
-    """Of its limit, what the fullest worker had open."""
+    """Open descriptors of the fullest worker, as a share of its limit."""
     memory: int
     """Bytes of Squid's processes."""
     warnings: int
     """Lines of cache.log about descriptors since the arm began."""
     answers: float = 0.0
-    """Of a busy client, a second."""
+    """Of a busy client, per second."""
     octets: float = 0.0
-    """Bytes of bodies of the same, a second."""
+    """Body bytes of a busy client, per second."""
 
     def latency(self, percent: float) -> float:
-        """Return a percentile of its seconds; NaN where nothing was answered."""
+        """Return a percentile of :attr:`seconds`; NaN if nothing was answered."""
         return percentile(self.seconds, percent, default=nan)
 
     @property
     def share(self) -> float:
-        """Connections that stand, as a multiple of what one address may have."""
+        """Standing connections, as a multiple of what one address may have."""
         return self.standing / (SHARE * self.workers) if self.workers else nan
 
     @property
     def due(self) -> float:
-        """The client's mean latency, as a multiple of what a request of the busy client takes.
-
-        That is the connections by the answers a second (Little's law), for each of them always waits for one.
-        """
+        """The client's mean latency over the busy client's: its connections / answers per second (Little's law)."""
         if not self.seconds or not self.standing:
             return nan
         return fmean(self.seconds) * self.answers / self.standing
@@ -129,19 +125,19 @@ def aims(measured: Sequence[Measured], arms: Sequence[str], runs: int, before: i
 
 
 def ratios(measured: Sequence[Measured], arm: str, percent: float) -> list[float]:
-    """Return that percentile of the latency beside *arm*, as a multiple of that alone, of each round that has both."""
+    """Return for each round that has both the percentile of the latency beside *arm* as a multiple of that alone."""
     alone = {each.round: each.latency(percent) for each in measured if each.arm == ALONE}
     return [e.latency(percent) / alone[e.round] for e in measured if e.arm == arm and alone.get(e.round)]
 
 
 def _waits(arm: str, percent: int, times_alone: Sequence[float]) -> Aim:
-    """Return the aim that the mean ratio is no more than LONGER, by its one-sided bound of 95 % confidence."""
+    """Return the aim that the mean ratio is at most LONGER, by its one-sided bound of 95 % confidence."""
     what = "median" if percent == 50 else f"{percent}th percentile"
     return Aim(f"{arm}: {what} of the latency, × alone, upper bound", mean_bounds(times_alone)[1], most=LONGER)
 
 
 def _memory(measured: Sequence[Measured], before: int) -> list[Aim]:
-    """Return the aims for what Squid's processes had, whatever was beside the client: what is freed they keep."""
+    """Return the aims for the memory of Squid's processes over all arms: they keep what they free."""
     most = max(each.memory for each in measured)
     rounds = sorted({each.round for each in measured})
     first, last = (max(e.memory for e in measured if e.round == number) for number in (rounds[0], rounds[-1]))
@@ -149,7 +145,7 @@ def _memory(measured: Sequence[Measured], before: int) -> list[Aim]:
         Aim("memory of Squid's processes", most / 1e6, " MB", most=MEMORY / 1e6),
         Aim("their memory, last round / first", last / first, most=GROWTH),
     ]
-    # A connection with a transfer under way has buffers besides, and there are few of these.
+    # A busy connection has further buffers, and there are few of these.
     if idle := max((each.standing for each in measured if each.arm not in BUSY), default=0):
         beside = max(each.memory for each in measured if each.arm not in BUSY) - before
         what = "their memory for each connection of the most that stood"

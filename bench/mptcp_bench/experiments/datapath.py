@@ -1,10 +1,9 @@
 """What the throttler's kernel objects cost: goodput with 0, 1,000 and 50,000 set entries, as ratios.
 
-Bulk TCP from the proxy's port over a link as fast as the machine is, without Squid, which would hide the cost.
-Each packet meets the same rule, set and HTB class as one of a subflow; MPTCP's own receive path varies from
-second to second by far more than what is measured here. One testbed for each number of entries, all measured in
-turn in one run, in an order drawn anew for each round: only ratios within a round are compared, since a small
-machine's speed drifts.
+Bulk TCP runs from the proxy's port over an unshaped link, without Squid, which would hide the cost. Each packet meets
+the same rule, set and HTB class as a subflow's packet; MPTCP's own receive path varies from second to second by far
+more than what is measured here. Each number of entries has its testbed; all are measured in one run, in an order drawn
+for each round. Only ratios within a round are compared, because a small machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -109,9 +108,9 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
 
 
 def sent(testbed: Testbed) -> SentBytes:
-    """Return what the proxy's device and our class for what is not capped have sent; 0 where there is no class.
+    """Return the bytes sent by the proxy's device and by our class for uncapped traffic; 0 without the class.
 
-    Between two transfers nothing is sent, so that both are of the same moment.
+    Nothing is sent between two transfers, so that both are of the same moment.
     """
     proxy = testbed["proxy"]
     shown = proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout

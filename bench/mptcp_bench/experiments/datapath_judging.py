@@ -1,4 +1,4 @@
-"""Judges what the experiment ``datapath`` measured: ratios of goodput within a round. Pure."""
+"""The aims of the experiment ``datapath``: ratios of goodput within a round. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from .aims import Aim, no_less
 COUNTS: tuple[int | None, ...] = (None, 0, 1_000, 50_000)
 """Entries in the kernel set; None: nothing of the throttler is installed."""
 LEAST = 0.98
-"""Of the goodput with no entry, by the median."""
+"""Least share of the goodput with no entry, by the median."""
 MARGIN = 0.05
-"""By what share goodput may be less, for all that the rounds leave open: what they vary by excludes no less."""
+"""Share by which goodput may be less: the rounds' variation excludes no smaller loss."""
 THROUGH = (0.95, 1.05)
-"""Of the bytes that the device sent, through our class; both count what is on the wire."""
+"""Share of the device's bytes that went through our class; both count bytes on the wire."""
 
 
 class SentBytes(NamedTuple):
     """Bytes up to a moment."""
 
     ours: int
-    """Those of our class for what is not capped."""
+    """Of our class for uncapped traffic."""
     device: int
-    """All of the device."""
 
 
 def judge(
@@ -35,9 +34,9 @@ def judge(
 ) -> list[Aim]:
     """Return the aims for bits/s by adapter, number of entries and round.
 
-    *carried* is what went through our class, as a multiple of what the device sent: what is not in the way costs
-    nothing. Each round is compared with itself, so that the mean ratio is one sample, compared with 1 for
-    non-inferiority. What HTB and the rule cost at all is shown without an aim: it is the price of shaping.
+    *carried* is what went through our class, as a multiple of what the device sent: objects outside the packets' way
+    cost nothing. Each round is compared with itself, so the mean ratio is one sample, compared with 1 for
+    non-inferiority. The total cost of HTB and the rule is shown without an aim: it is the price of shaping.
     """
     aims = []
     for backend in offered:
@@ -55,7 +54,7 @@ def judge(
 
 
 def through_class(spans: Iterable[tuple[SentBytes, SentBytes]]) -> float:
-    """Return what went through our class in each span, as a multiple of what the device sent; that farthest from 1."""
+    """Return what went through our class, as a multiple of what the device sent, for the span farthest from 1."""
     shares = []
     for before, after in spans:
         device = after.device - before.device

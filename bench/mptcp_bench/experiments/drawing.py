@@ -1,4 +1,4 @@
-"""What the pictures of the experiments have in common: Ethernet and Wi-Fi against time, panels, moments."""
+"""Common parts of the experiments' pictures: Ethernet and Wi-Fi over time, panels, moments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .devices import DEVICES
 
 
 def both_paths(axes: Any, series: Sequence[Rate], zero: float = 0.0) -> None:
-    """Draw the rates of both paths; *zero* is where their time axis begins."""
+    """Draw the rates of both paths; *zero* is the origin of the time axis."""
     times = [rate.time - zero for rate in series]
     for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
         style.draw_path(axes, times, [rate.bits[device] / 1e6 for rate in series], path)
@@ -25,7 +25,7 @@ def mark(axes: Any, *moments: float) -> None:
 
 
 def stacked(count: int, height: float) -> tuple[Any, list[Any]]:
-    """Return a figure of *count* panels of *height* inches, one below the other, on one time axis."""
+    """Return a figure of *count* panels of *height* inches, one below the other, with a common time axis."""
     inches = height * count + 1
     figure = style.new_figure(11, inches)
     panels = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
@@ -34,7 +34,7 @@ def stacked(count: int, height: float) -> tuple[Any, list[Any]]:
 
 
 def beside(count: int) -> tuple[Any, list[Any]]:
-    """Return a figure of *count* panels beside each other, on the same axes."""
+    """Return a figure of *count* panels side by side, with common axes."""
     figure = style.new_figure(11, 4.6)
     panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
     figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.08)

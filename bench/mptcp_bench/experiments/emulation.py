@@ -1,13 +1,13 @@
 """Whether an emulated path is what was asked for, judged by what comes out of it.
 
-Nothing of the emulator's own counting is used: round trips and arrivals are measured at both ends of a path, throughput
-by the devices' counters. On paths of 100 Mbit/s:
+The emulator's own counters are not used: round trips and arrivals are measured at both ends of a path, throughput by
+the devices' counters. On paths of 100 Mbit/s:
 
 - round-trip time, idle and with 80 % load in both directions: median within 0.5 ms, 99th percentile within 2 ms;
   with jitter under load the median misses that, since each packet waits for the one before it (docs/emulation.md):
-  there the aim is a wider one, up to the longest delay, and says so;
+  there the aim is wider, up to the longest delay, and says so;
 - loss of 100,000 packets, uniform and Gilbert-Elliott, in either direction: within 10 %; mean length of a burst too;
-- no packet before one that was sent earlier, with jitter too;
+- no packet arrives before one that was sent earlier, with jitter too;
 - the same seed loses the same packets, another seed others;
 - two paths at full rate in both directions at once: each direction at least 0.97 of its link.
 """
@@ -45,13 +45,13 @@ LOADED = 0.8
 PACKETS = 100_000
 REPEATED = 20_000
 SETTLE = 1.5
-"""Seconds until the programs that make the load run at their rate."""
+"""Seconds until the load programs run at their rate."""
 UNIFORM = UniformLoss(0.01)
 BURSTS = GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
 
 
 def symmetric(name: str, delay: int, jitter: int = 0, loss: Loss | None = None) -> EmulatedPath:
-    """Return a path with the same in both directions; times in microseconds."""
+    """Return a path with equal directions; times in microseconds."""
     direction = Direction(RATE, delay, jitter, loss)
     return EmulatedPath(name, direction, direction)
 

@@ -1,4 +1,4 @@
-"""What the experiment ``emulation`` asks of round trips, arrivals and throughput, and which aims they meet. Pure."""
+"""The aims of the experiment ``emulation`` for round trips, arrivals and throughput. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MEDIAN_WITHIN, P99_WITHIN = 0.5, 2.0
 """Milliseconds."""
 LOSS_WITHIN = 0.1
 FULL, OVERLOAD = 0.97, 1.03
-"""Shares of a link: what it is to carry, and what it is offered."""
+"""Shares of a link: what it must carry, and what it is offered."""
 DIRECTIONS = 4
 SHARED = 0.5
-"""Of the losses of two seeds, the most that may be the same."""
+"""Most common share of two seeds' losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Distribution:
 
 
 def asked(path: EmulatedPath) -> Distribution:
-    """Return the round trip that *path* asks for, idle: twice a delay drawn evenly has a triangular distribution."""
+    """Return the idle round trip that *path* asks for: the sum of two uniform delays has a triangular distribution."""
     jitter = path.down.jitter
     middle = path.rtt / 1e3
     # P(sum > s) = (2j - s)^2 / 8j^2 for s from 0 to 2j.
@@ -46,7 +46,7 @@ def asked(path: EmulatedPath) -> Distribution:
 
 
 def run_lengths(lost: Sequence[int]) -> list[int]:
-    """Return the lengths of the runs of consecutive numbers in *lost*, which is in order."""
+    """Return the lengths of the runs of consecutive numbers in ascending *lost*."""
     if not lost:
         return []
     lengths = [1]
@@ -59,7 +59,7 @@ def run_lengths(lost: Sequence[int]) -> list[int]:
 
 
 def mean_run(loss: Loss) -> float:
-    """Return how many packets in a row are lost on average: losses over beginnings of runs, in the long run."""
+    """Return the mean number of packets lost in a row: losses over beginnings of runs, in the long run."""
     if isinstance(loss, UniformLoss):
         return 1 / (1 - loss.probability)
     bad = loss.p / (loss.p + loss.r)
@@ -89,7 +89,7 @@ def delays(path: EmulatedPath, idle: Distribution, loaded: Distribution) -> list
 
 
 def order(what: str, numbers: Sequence[int], count: int) -> list[Aim]:
-    """Return the aims for *count* packets of which these *numbers* arrived, on a path that loses none."""
+    """Return the aims for *count* packets of which *numbers* arrived, on a path without loss."""
     return [
         Aim(f"{what}: out of order", reordered(numbers), most=0),
         Aim(f"{what}: lost of {count}", count - len(numbers), least=0, most=0),
@@ -97,7 +97,7 @@ def order(what: str, numbers: Sequence[int], count: int) -> list[Aim]:
 
 
 def losses(what: str, loss: Loss, numbers: Sequence[int], count: int) -> list[Aim]:
-    """Return the aims for *count* packets of which these *numbers* arrived, on a path with *loss*."""
+    """Return the aims for *count* packets of which *numbers* arrived, on a path with *loss*."""
     gone = lost_of(numbers, count)
     share, run = len(gone) / count, fmean(run_lengths(gone) or [0])
     return [
@@ -108,7 +108,7 @@ def losses(what: str, loss: Loss, numbers: Sequence[int], count: int) -> list[Ai
 
 
 def repeats(what: str, first: Sequence[int], again: Sequence[int], same_seed: bool) -> Aim:
-    """Return the aim for the packets lost twice over; where none was lost, nothing is shared."""
+    """Return the aim for the packets lost in both runs; NaN shared if none was lost."""
     every = set(first) | set(again)
     shared = len(set(first) & set(again)) / len(every) if every else nan
     if same_seed:
@@ -117,7 +117,7 @@ def repeats(what: str, first: Sequence[int], again: Sequence[int], same_seed: bo
 
 
 def capacity(shares: Mapping[str, float]) -> list[Aim]:
-    """Return the aims for the share of its link that each direction carried, while it was offered ``OVERLOAD``."""
+    """Return the aims for the share of its link that each direction carried while it was offered ``OVERLOAD``."""
     return [
         Aim("directions at full rate", len(shares), least=DIRECTIONS),
         *(

@@ -1,4 +1,4 @@
-"""What an experiment of ours returns, and the result file that it becomes. Pure."""
+"""An experiment's findings, and the result file that they become. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .aims import Aim, AimsTable, missed
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure, and what draws it into a file whose ending says in which format."""
+    """A figure, and a function that draws it into a file in the format of its suffix."""
 
     name: str
     draw: Callable[[Path], None]
@@ -25,21 +25,20 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an experiment measured."""
+    """Everything that an experiment measured."""
 
     tables: tuple[RichTable, ...]
     data: dict[str, Any]
     """The same and more, for the JSON file."""
     failures: tuple[str, ...] = field(default=())
-    """What was to be measured and was not, or was wrong without an aim that says so."""
+    """What should have been measured and was not, or was wrong without an aim that says so."""
     pictures: tuple[Picture, ...] = ()
     aims: tuple[Aim, ...] = ()
     notes: tuple[str, ...] = ()
-    """What else a reader of the result has to know."""
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Why the experiment fails: aims that were missed, and failures."""
+        """Why the experiment fails: missed aims, and failures."""
         return (*missed(self.aims), *self.failures)
 
 
@@ -54,7 +53,7 @@ def result_of(
     quick: bool,
 ) -> ExperimentResult:
     """Return the result of a run of the experiment *name* with *options*."""
-    # What the aims say already is not said twice.
+    # Do not repeat the aims as a table.
     besides = (table for table in findings.tables if not (findings.aims and isinstance(table, AimsTable)))
     return ExperimentResult(
         provenance=provenance,
@@ -74,7 +73,7 @@ def result_of(
 
 
 def tables_of(tables: Iterable[RichTable]) -> tuple[Table, ...]:
-    """Return *tables* as words, each with a key: the title's first words, and a number where two are equal."""
+    """Return *tables* as words, each with a key: the title's first words, with a number if two are equal."""
     found: dict[str, Table] = {}
     for table in tables:
         caption = _words(table.title)
@@ -91,7 +90,6 @@ def tables_of(tables: Iterable[RichTable]) -> tuple[Table, ...]:
 
 
 def _words(text: object) -> str:
-    """Return *text* without the markup that colours it in a terminal."""
     if text is None:
         return ""
     return text.plain if isinstance(text, Text) else Text.from_markup(str(text)).plain

@@ -42,7 +42,7 @@ FILES = {"both": 120_000_000, "capped": 60_000_000, "ethernet": 75_000_000}
 
 
 def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Measure every cell, in an order drawn anew for each round."""
+    """Measure every cell, in an order drawn for each round."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize")
     rounds = 1 if quick else 3
     cap = ethernet_cap()
@@ -53,7 +53,7 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
         proxy = start_proxy(testbed["proxy"])
         for number in range(rounds):
             cells = draw.sample(CELLS, len(CELLS))
-            # One start and stop of the throttler for each round, and both orders of with and without.
+            # One start and stop of the throttler per round, and both orders of with and without.
             for policy in (number % 2 == 1, number % 2 == 0):
                 with throttled(testbed) if policy else ExitStack():
                     for cell in cells:
@@ -70,7 +70,7 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
 
 @contextmanager
 def throttled(testbed: Testbed) -> Iterator[None]:
-    """Have the throttler run with conf/policy.yaml."""
+    """Run the throttler with conf/policy.yaml until the end of the scope."""
     throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Which downloads the experiment ``goodput`` does, and what is asked of their rates. Pure."""
+"""The downloads of the experiment ``goodput``, and the aims for their rates. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .aims import Aim
 from .payload import payload_share
 
 LEAST, MOST = 0.95, 1.05
-"""Of a link or a cap. More than the link has is no good news: then nothing shaped it."""
+"""Share of a link or a cap. More than the link has means that nothing shaped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ CELLS = (
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One download: payload rate over the whole of it, and each path's rate on the wire once it was steady. Bits/s."""
+    """One download: payload rate over all of it, and each path's steady rate on the wire. Bits/s."""
 
     cell: Cell
     goodput: float
@@ -55,7 +55,7 @@ class Measurement:
 
 
 def void(cell: Cell, seen: Protocol) -> str | None:
-    """Return why a download was not of the kind it should be, so that its rate would say nothing; None where it was."""
+    """Return why a download was of the wrong kind, so that its rate says nothing; None if it was right."""
     if seen.proxy_requested or seen.fallbacks:
         return f"{cell.name}: {seen.complaint(multipath=True)}"
     if seen.requested != (1 if cell.multipath else 0):
@@ -66,7 +66,7 @@ def void(cell: Cell, seen: Protocol) -> str | None:
 
 
 def judge(measured: Sequence[Measurement], rounds: int, cap: int) -> list[Aim]:
-    """Return the aims of all cases after so many *rounds*; *cap* is Ethernet's, bits/s."""
+    """Return the aims of all cases after *rounds* rounds; *cap* is Ethernet's, bits/s."""
     aims = []
     for cell in CELLS:
         there = [m for m in measured if m.cell == cell]
@@ -80,7 +80,7 @@ def _judge(cell: Cell, measured: Sequence[Measurement], cap: int) -> list[Aim]:
     goodput = median([m.goodput for m in measured])
     equal = Aim(f"{cell.name}: SHA-256 equal", float(all(m.digest_ok for m in measured)), least=1)
     if cell.policy and cell.subflows == 2 and cell.multipath:
-        # Rates of the worst round, not the median: a cap holds or it does not.
+        # The worst round's rates, not the median: a cap holds or it does not.
         ethernet, wifi = (
             max((m.steady[device] / due for m in measured), key=lambda ratio: abs(ratio - 1))
             for device, due in (("eth0", cap), ("wlan0", WIFI_RATE))

@@ -1,10 +1,10 @@
-"""The guard: what a capped connection gets when the path that is left to it degrades, with the guard and without.
+"""The guard: what a capped connection gets when its other path degrades, with the guard and without.
 
 A download, or an upload, runs over Ethernet, capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
 packets, slows down, loses everything, or goes down at the client. Shown are how long it takes until the connection gets
-again what Wi-Fi alone gave, and how long after the end of the fault until the cap is back in force. Uploads are shown
-with the cap lifted by hand as well, at the moment of the fault: what they lack then is the client's to cure. The
-controls are transfers that get little because they want little, or share: there the guard must do nothing.
+again what Wi-Fi alone gave, and how long after the fault until the cap is back in force. Uploads are also shown with
+the cap lifted by hand at the moment of the fault: what they lack then, only the client can cure. The controls are
+transfers that get little because they want little, or share: there the guard must do nothing.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ RUNS, QUICK_RUNS = 5, 1
 SLOWING_AFTER = 20.0
 """Seconds after which a client sends less by itself: its cap is in force by then."""
 STILL_SENT = 2.0
-"""Seconds that what such a client had buffered takes at the most."""
+"""Most seconds to send what such a client had buffered."""
 LOW_CAP = 1
-"""Mbit/s that a client which wants less fills all the same."""
+"""Mbit/s: a cap that a client that wants little still fills."""
 _POLICY = POLICY_PATHS + "guard: {enabled: %s}\nrules: [%s]\n"
 _RULE = "{name: cap, paths: [ethernet], direction: %s, throttle: {rate: %d Mbit/s}}"
 
@@ -88,7 +88,7 @@ while True:
         sent = due
     time.sleep(0.005)
 """
-"""Sends as fast as it can for so many seconds, then at so many bits/s: HOST PORT URL SECONDS RATE."""
+"""Sends at full speed for some seconds, then at a rate in bits/s: HOST PORT URL SECONDS RATE."""
 
 
 @contextmanager
@@ -106,7 +106,7 @@ FAULTS: dict[str, Callable[[Testbed, str], AbstractContextManager[None]]] = {
     "silence": lambda testbed, _: wifi_dropping(testbed),
     "down": lambda testbed, _: testbed["client"].link_down("wlan0"),
 }
-"""What makes a fault of Wi-Fi, for transfers in a direction."""
+"""Makes a fault of Wi-Fi, for transfers in a direction."""
 DIRECTIONS = ("down", "up")
 
 
@@ -156,12 +156,12 @@ class Control:
     name: str
     happening: Callable[[Process], AbstractContextManager[object]] = nullcontext
     arguments: Sequence[str] = ()
-    """Of the client: more of them for a download, all for an upload."""
+    """Of the client: additional ones for a download, all for an upload."""
     cap: int = CAP
     after: float = WARM
-    """Seconds until it happens,"""
+    """Seconds until it happens."""
     before: bool = True
-    """in which nothing happens either that the guard should act on."""
+    """Whether the guard must do nothing in these seconds either."""
 
 
 class GuardSetup(Setup):
@@ -175,7 +175,7 @@ class GuardSetup(Setup):
 
     @contextmanager
     def transferring(self, cap: float, arguments: Sequence[str]) -> Iterator[tuple[Process, Recorder]]:
-        """A transfer, and what it brings over each path; of an upload once its *cap*, Mbit/s, is in force."""
+        """Yield a transfer and what each path carries; of an upload once its *cap*, Mbit/s, is in force."""
         if self.direction == "down":
             with (
                 self.client.running([*self.download, *arguments]) as process,
@@ -203,8 +203,8 @@ class GuardSetup(Setup):
         else:
             slowing = self._slowing(SLOWING_AFTER, 10e6)
             yield Control("the client sends 10 Mbit/s at last", arguments=slowing, after=SLOWING_AFTER)
-            # While it sends all it can, what goes over Ethernet arrives so late that Wi-Fi waits for it, and carries
-            # half: there the guard is right to act.
+            # While it sends all it can, Ethernet's data arrives so late that Wi-Fi waits for it and carries half: there
+            # the guard is right to act.
             yield Control(
                 "the same under a cap of 1 Mbit/s",
                 arguments=slowing,
@@ -216,23 +216,20 @@ class GuardSetup(Setup):
             yield Control("a second upload comes and goes", lambda _: self.client.running(self.upload))
 
     def _slowing(self, full: float, rate: float) -> list[str]:
-        """Return the command of a client that sends *rate* bits/s after *full* seconds."""
+        """Return the command of a client that sends *rate* bits/s after *full* seconds at full speed."""
         host, port = self.proxy_url.removeprefix("http://").rstrip("/").rsplit(":", 1)
         return mptcp_command(python_command(SLOWING, host, port, self.upload[-1], str(full), str(rate)))
 
 
 def measure(setup: GuardSetup, cell: Cell, arm: Arm) -> Measured:
-    """Transfer, let Wi-Fi have the fault for a while, and watch.
-
-    Raises EmulationError where the paths were not as asked meanwhile.
-    """
+    """Transfer, let Wi-Fi have the fault, and watch. Raises EmulationError if the paths were not as asked."""
     setup.load_between(_policy(arm is Arm.ON, cell.direction), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(CAP, ()) as (_client, recorder):
         time.sleep(max(0.0, WARM - recorder.now))
         until = recorder.now
         with FAULTS[cell.fault](setup.testbed, cell.direction):
-            # Beside a load the fault's command takes a second: what comes meanwhile is no recovery.
+            # Under load the fault's command takes a second: what comes meanwhile is no recovery.
             fault_at = recorder.now
             if arm is Arm.LIFTED:
                 setup.load(_POLICY % ("false", ""))
@@ -244,10 +241,7 @@ def measure(setup: GuardSetup, cell: Cell, arm: Arm) -> Measured:
 
 
 def unharmed(setup: GuardSetup, control: Control) -> Unharmed:
-    """Return how often the guard relaxed a cap though there was no fault, and what Wi-Fi carried before *control*.
-
-    Raises EmulationError where the paths were not as asked meanwhile.
-    """
+    """Return the guard's relaxations without a fault, and Wi-Fi's rate before *control*. Raises EmulationError."""
     setup.load_between(_policy(True, setup.direction, control.cap), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(control.cap, control.arguments) as (client, recorder):

@@ -14,7 +14,7 @@ from .guard_judging import AFTER, CAP, FAULT, Arm, Measured
 
 
 def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
-    """Return the picture of *measured*; none where no run had the guard."""
+    """Return the picture of *measured*; empty if no run had the guard."""
     guarded = [m for m in measured if m.arm is Arm.ON]
     return (Picture("guard", lambda target: draw(target, guarded)),) if guarded else ()
 

@@ -22,16 +22,17 @@ ETHERNET, WIFI, CAP = 100, 30, 5
 WARM, FAULT, AFTER = 4.0, 8.0, 12.0
 """Seconds before the fault, of the fault, and after it."""
 AFTER_UPLOAD, AFTER_LIFTED = 24.0, 4.0
-"""Those after it where the cap falls as slowly as on uploads, and where it was lifted for good."""
+"""Seconds after the fault if the cap falls as slowly as on uploads, and if it was lifted for good."""
 RECOVERED, LONGEST = 0.8, 2.0
-"""What the connection is to get again, as a share of Wi-Fi's rate before, and the seconds within which: of a download
-those from the fault; of an upload how much later than without the cap, for a client's scheduler waits for Wi-Fi too."""
+"""What the connection must get again, as a share of Wi-Fi's rate before, and within how many seconds. For a download
+they count from the fault; for an upload beyond the time without the cap, for a client's scheduler waits for Wi-Fi
+too."""
 CAPPED_BEFORE, WIFI_BEFORE = 1.5, (0.8, 1.2)
-"""Before the fault: at most of Ethernet's cap; at least and at most of Wi-Fi's link, whose rate is emulated."""
+"""Before the fault: most of Ethernet's cap; least and most of Wi-Fi's link, whose rate is emulated."""
 CAP_SPAN, CAP_EXCESS = 1.0, 1.1
-"""Seconds over which Ethernet is compared with its cap, and the multiple of it above which it is not in force."""
+"""Seconds over which Ethernet is compared with its cap, and the multiple above which the cap is not in force."""
 USED = 0.1
-"""Mbit/s that Wi-Fi is to carry at least in a transfer without a fault: some of these want little."""
+"""Mbit/s that Wi-Fi must carry at least in a transfer without a fault: some need little."""
 SLOW = 5
 """Mbit/s of Wi-Fi with the fault ``rate``."""
 LOSS = 30
@@ -47,36 +48,32 @@ WORDS = {
     "silence": "loses everything",
     "down": "goes down",
 }
-"""The faults of Wi-Fi, for people."""
 
 
 class Arm(StrEnum):
     """What happens to the cap."""
 
     ON = "on"
-    """The guard sees to it."""
     OFF = "off"
-    """Nothing."""
     LIFTED = "cap lifted by hand"
-    """Without a guard, a policy without the cap comes into force with the fault: no guard is faster."""
+    """Without a guard, a policy without the cap takes effect with the fault: no guard is faster."""
 
 
 ARMS = {"down": (Arm.ON, Arm.OFF), "up": (Arm.ON, Arm.OFF, Arm.LIFTED)}
-"""Of a direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One transfer with a fault. Times in seconds; infinite is what did not happen before the samples end."""
+    """One transfer with a fault. Times in seconds; infinite if it did not happen before the samples end."""
 
     before: float
     """Wi-Fi's rate before the fault, bits/s."""
     capped: float
     """Ethernet's rate before the fault, as a multiple of its cap."""
     during: float
-    """What the connection got from ``LONGEST`` after the fault to its end, as a share of Wi-Fi's rate before."""
+    """Rate of the connection from ``LONGEST`` after the fault to the fault's end, as a share of :attr:`before`."""
     recovered: float
-    """From the fault until the connection gets ``RECOVERED`` of that."""
+    """From the fault until the connection gets ``RECOVERED`` of :attr:`before`."""
     in_force: float
     """From the end of the fault until Ethernet is back at its cap for good."""
     relaxations: int
@@ -86,7 +83,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of what is varied; *rtt* in ms."""
+    """One combination of the varied settings; *rtt* in ms."""
 
     direction: str
     rtt: int
@@ -110,13 +107,13 @@ class Unharmed:
 
     relaxations: int
     wifi: float
-    """Its rate in the seconds before anything happens, bits/s."""
+    """Wi-Fi's rate at the begin of the transfer, bits/s."""
 
 
 def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: float | None = None) -> Outcome:
-    """Judge a transfer with a fault that was there at *fault_at*, and not yet at *until*; None: both are one moment.
+    """Judge a transfer whose fault began between *until* and *fault_at*; *until* None: exactly at *fault_at*.
 
-    Raises ValueError where there are too few samples, and where Wi-Fi carried nothing before the fault.
+    Raises ValueError if there are too few samples, or if Wi-Fi carried nothing before the fault.
     """
     until = fault_at if until is None else until
     before = mean_rate(samples, "wlan0", until - 2, until)
@@ -146,7 +143,7 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
 
 
 def _capped_from(samples: Sequence[Sample], ended: float) -> float:
-    """Return when the last second above the cap was over, infinity where that is the last one of all."""
+    """Return when the last second above the cap ended; infinite if that is the last second of all."""
     above: list[bool] = []
     capped_from = ended
     for sample in samples:
@@ -162,7 +159,7 @@ def _capped_from(samples: Sequence[Sample], ended: float) -> float:
 
 
 def after(direction: str, arm: Arm = Arm.ON) -> float:
-    """Return the seconds that a transfer is watched after the fault."""
+    """Return how many seconds a transfer is watched after the fault."""
     if arm is Arm.LIFTED:
         return AFTER_LIFTED
     return AFTER if direction == "down" else AFTER_UPLOAD
@@ -171,7 +168,7 @@ def after(direction: str, arm: Arm = Arm.ON) -> float:
 def aims(
     measured: Sequence[Measured], controls: Mapping[str, Unharmed], planned: Sequence[Cell], runs: int
 ) -> list[Aim]:
-    """Return the aims of the *planned* cells, of each of which *runs* were to be made with the guard and without.
+    """Return the aims of the *planned* cells, each with *runs* runs with the guard and as many without.
 
     *controls* are the transfers without a fault, by name.
     """
@@ -208,7 +205,7 @@ def aims(
     found.append(Aim("transfers without a fault", len(controls), least=1))
     for name, control in controls.items():
         found += [
-            # Over one path, or of nothing, there is no cap that the guard could relax.
+            # A transfer over one path, or an empty one, has no cap that the guard could relax.
             Aim(f"{name}: Wi-Fi at first", control.wifi / 1e6, " Mbit/s", least=USED),
             Aim(f"{name}: relaxations", control.relaxations, most=0),
         ]
@@ -216,10 +213,10 @@ def aims(
 
 
 def _recovery_aims(where: str, with_guard: Sequence[Outcome], lifted: Sequence[Outcome] | None) -> list[Aim]:
-    """Return the aims of the guard, beside the cap *lifted* by hand where there is that.
+    """Return the aims of the guard, compared with the cap *lifted* by hand if that was measured.
 
-    Of several runs of both the upper bound of the difference counts, by Welch; one of each is a single figure with a
-    bound, and no comparison.
+    With several runs of both, the upper bound of the difference counts, by Welch. One run of each gives a figure with a
+    bound, not a comparison.
     """
     recovered = fmean(each.recovered for each in with_guard)
     if lifted is None:
@@ -238,7 +235,7 @@ def _recovery_aims(where: str, with_guard: Sequence[Outcome], lifted: Sequence[O
 
 
 def table_of(measured: Sequence[Measured]) -> Table:
-    """Return what was measured with a fault, by means."""
+    """Return the means of the transfers with a fault."""
     columns = (
         "",
         "RTT",

@@ -1,6 +1,6 @@
-"""Devices without any setting behind a relay: both uplinks, what it adds, what it costs, and what an outage does.
+"""Devices without any setting behind a relay: both uplinks, the added delay, the cost, and the effect of an outage.
 
-Two uplinks of 40 and 20 Mbit/s without delay (for the cost: without any bound), a real Squid as parent, a real Apache.
+Two uplinks of 40 and 20 Mbit/s without delay (for the cost: unlimited), a real Squid as parent, a real Apache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPTIONS = {"part": f"which of {', '.join(PARTS)}; default all", "runs": "how oft
 SMALL, LARGE, HUGE = "small.bin", "large.bin", "huge.bin"
 FILES = {SMALL: 100_000, LARGE: 30_000_000, HUGE: 400_000_000}
 REQUESTS = 20
-"""Of a run, whose median counts."""
+"""Per run; their median counts."""
 SOON = 60.0
 REDIRECTED = """
 http_port 3129 intercept name=web
@@ -82,7 +82,7 @@ asyncio.run(main())
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure the parts that *options* choose; there is nothing to draw with *seed*."""
+    """Measure the parts that *options* choose; *seed* draws nothing."""
     need("root", "mptcp", "mptcp-pm", "tbf", "apache2", "squid", "curl", "nftables", "openssl")
     parts = choice(options, "part", PARTS, ("goodput", "banner", "killed") if quick else None)
     runs = count(options, "runs", 1 if quick else 5)
@@ -119,7 +119,7 @@ class Site:
 
     @contextmanager
     def _by(self, way: str, uplinks: tuple[str, ...] = UPLINKS) -> Iterator[Program | None]:
-        """Have a device's connections go one of the ways; yield the process that carries them."""
+        """Send a device's connections one of the ways; yield the process that carries them."""
         settings = home.settings_of(self._relay, self._parent, uplinks=uplinks)
         with home.gateway(self._relay, settings):
             if way == "nat":
@@ -211,7 +211,7 @@ class Site:
         return FILES[name] * 8e-6 / self._curl("%{time_total}", f"https://{SITE}/{name}")
 
     def _curl(self, what: str, url: str) -> float:
-        """Raises TestbedError where the file does not come."""
+        """Return curl's value *what*. Raises TestbedError if the file does not come."""
         return float(self._device.run(_curl(url, what), timeout=SOON + 5).stdout)
 
 
@@ -221,7 +221,7 @@ def _curl(url: str, what: str, into: str = "/dev/null") -> list[str]:
 
 @contextmanager
 def _living(device: LiveNode) -> Iterator[Callable[[], int]]:
-    """Have a download go on; yield what says how many bytes it has."""
+    """Keep a download going; yield a function that returns its bytes so far."""
     file = device.directory / "living"
     file.write_bytes(b"")
     with device.running(_curl(f"https://{SITE}/{HUGE}", "", str(file))):
@@ -243,14 +243,14 @@ def _squid(relay: LiveNode, parent: str) -> Iterator[Program]:
 
 
 def _busy() -> float:
-    """Return the seconds for which this machine's processors have worked (proc(5))."""
+    """Return the seconds for which this machine's processors worked (proc(5))."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, irq, softirq = map(int, words[:7])
     return (user + nice + system + irq + softirq) / 100
 
 
 def _ran(process: Program | None) -> float:
-    """Return the seconds for which a program and its children have worked."""
+    """Return the seconds for which a program and its children worked."""
     if process is None:
         return 0.0
     total = 0

@@ -1,7 +1,7 @@
-"""What is asked of a relay that is a home's gateway. Pure.
+"""The aims for a relay that is a home's gateway. Pure.
 
-Ways: ``nat``, a router that translates, by the best uplink; ``forwarder``, ours; ``squid``, Debian's Squid, to whose
-``intercept`` ports connections are redirected, and which asks the same parent.
+Ways: ``nat``, a router with address translation, over the best uplink; ``forwarder``, ours; ``squid``, Debian's Squid
+with ``intercept`` ports to which connections are redirected, and the same parent.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .aims import Aim
 
 WAYS = ("nat", "forwarder", "squid")
 PROCESSING = 5.0
-"""Milliseconds that a relay may take beside the round trip to its parent, which is none here."""
+"""Milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
 DEVICES = 300
 
 
 @dataclass(slots=True)
 class Measured:
-    """By what was measured and by way, a value of each run: Mbit/s, milliseconds, seconds, or counts."""
+    """A value of each run by quantity and way: Mbit/s, milliseconds, seconds, or counts."""
 
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
@@ -29,7 +29,7 @@ class Measured:
 
 
 def judge(values: Mapping[str, Mapping[str, Sequence[float]]], runs: Mapping[str, int]) -> list[Aim]:
-    """Return the aims of the parts in *runs*, each with how many runs it was to have. Raises ValueError for none."""
+    """Return the aims of the parts in *runs*, each with its planned number of runs. Raises ValueError for no values."""
     aims: list[Aim] = []
     for part, count in runs.items():
         made = len(next(iter(values[part].values()))) if values.get(part) else 0

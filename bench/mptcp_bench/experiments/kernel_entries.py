@@ -1,7 +1,7 @@
-"""Puts a throttler's kernel objects in place, with any number of set entries: ``python -m … DEVICE BACKEND COUNT DIR``.
+"""Install a throttler's kernel objects, with any number of set entries: ``python -m … DEVICE BACKEND COUNT DIR``.
 
-Run inside the proxy's namespace by the experiment ``datapath``. It uses the throttler's own adapters, so
-what is measured is what the throttler installs; the entries are of subflows that do not exist.
+The experiment ``datapath`` runs it inside the proxy's namespace. It uses the throttler's own adapters, so that exactly
+what the throttler installs is measured; the entries are of subflows that do not exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
 
 PROXY = IPv4Address("10.77.8.2").packed
 FIRST_CLIENT = int(IPv4Address("10.78.0.1"))
-"""Beside the client networks of the testbed."""
+"""Outside the client networks of the testbed."""
 SPEC = ClassSpec(1, 5_000_000, 5_000_000, 16_384, 16_384, 3028, 100)
 
 
@@ -34,7 +34,7 @@ def entries(count: int, ownership: Ownership) -> dict[FourTuple, Target]:
 
 
 async def main(device: str, backend: str, count: int, directory: Path) -> None:
-    """Leave the qdisc, the rule and *count* entries in the kernel."""
+    """Install the qdisc, the rule and *count* entries, and leave them in the kernel."""
     ownership = Ownership()
     _, netfilter = open_netfilter(backend, ownership)
     traffic_control = HtbTrafficControl((device,), ownership, directory)

@@ -1,10 +1,10 @@
-"""What middleboxes make of Multipath TCP, and whether the throttler's status is true meanwhile.
+"""What middleboxes do to Multipath TCP, and whether the throttler's status is true meanwhile.
 
-Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), Table 1, again, with today's kernel. More
-than it: its ALG that changes the length of the payload, options replaced by NOPs, duplicated and reordered segments.
-Each behaviour stands on the path where connections open, on the one that is joined, and on both. Through it goes one
-download by the real proxy, under a cap on the first path while there are two; four times a second the kernel's own list
-of subflows is compared with the status.
+This repeats Table 1 of Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), with today's kernel,
+and adds the paper's ALG that changes the length of the payload, options replaced by NOPs, duplicated and reordered
+segments. Each behaviour stands on the path where connections open, on the one that is joined, and on both. One download
+goes through it by the real proxy, under a cap on the first path while there are two; four times a second the kernel's
+own list of subflows is compared with the status.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                 once = partial(download, testbed, throttler, proxy, origin, behaviour, place)
                 one = attempts.of(once, name, check=testbed.check_emulation)
                 downloads += [one] if one else []
-    # One that stayed void is a failure, and takes the verdicts of its behaviour with it, but of no other.
+    # A download that stayed void is a failure, and voids the verdicts of its behaviour, but of no other.
     there = {(each.behaviour, each.place) for each in downloads}
     whole = [behaviour for behaviour in behaviours if {(behaviour, place) for place in PLACES} <= there]
     aims = judge(downloads, whole, PLACES) if whole else []
@@ -85,10 +85,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 def download(
     testbed: Testbed, throttler: Throttler, proxy: Proxy, origin: Origin, behaviour: str, place: str
 ) -> Download:
-    """Get one file with *behaviour* at *place*, and look at kernel and status meanwhile.
-
-    Raises EmulationError where the paths were not as asked meanwhile, but for what *behaviour* does.
-    """
+    """Get one file with *behaviour* at *place*, and look at kernel and status meanwhile. Raises EmulationError."""
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox
     wait_until(
         lambda: subflows(lab) == 0 and active_and_capped(throttler) == (0, 0), "the last connection is gone", timeout=90
@@ -101,7 +98,7 @@ def download(
         if looks and elapsed < looks[-1].time + 0.25:
             return
         before, status, after = subflows(lab), active_and_capped(throttler), subflows(lab)
-        # What changed while we looked is no disagreement.
+        # A change during the look is no disagreement.
         looks.append(Look(elapsed, status[0] if status[0] in (before, after) else after, *status))
 
     address = LONG_ADDRESS if behaviour == "alg-shorter" else SHORT_ADDRESS
@@ -110,7 +107,7 @@ def download(
     try:
         seen = observe(lab, mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
     finally:
-        # Whatever failed: through a box its connection may never end, for which the next download waits.
+        # After any failure: through a box the connection may never end, and the next download waits for its end.
         changed = {path: change(path, "nothing") for path in PLACES["both"]}
     testbed.check_emulation()
     whole = seen.status == 0 and seen.octets == SIZE and seen.sha256 == origin.digests["file"]
@@ -122,19 +119,19 @@ def download(
 
 
 def subflows(lab: Lab) -> int:
-    """Return how many established subflows of Multipath TCP the proxy's kernel has on its port."""
+    """Return the number of established MPTCP subflows on the port in the proxy's kernel."""
     shown = lab.proxy.run(["ss", "-HtniO", "state", "established", "( sport = :3128 )"])
     return sum("tcp-ulp-mptcp" in line for line in shown.stdout.splitlines())
 
 
 def active_and_capped(throttler: Throttler) -> tuple[int, int]:
-    """Return how many subflows the status has, and how many of them have a cap."""
+    """Return the number of subflows in the status, and how many of them have a cap."""
     active = [subflow for connection in throttler.status()["connections"] for subflow in connection["subflows"]]
     return len(active), sum(subflow["rate"] is not None for subflow in active)
 
 
 def outcomes(downloads: list[Download]) -> Table:
-    """Return what became of each, beside the paper's Table 1."""
+    """Return the fate of each download, beside the paper's Table 1."""
     columns = ("behaviour", *PLACES, "paper: successful, fallback")
     table = new_table("What became of the connection", columns, left=columns)
     for behaviour in dict.fromkeys(each.behaviour for each in downloads):

@@ -1,4 +1,4 @@
-"""What the experiment ``middleboxes`` asks of its downloads: whole, and truly told in the status. Pure."""
+"""The aims of the experiment ``middleboxes``: whole downloads, and a true status. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from .aims import Aim
 
 PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
-"""Where the box stands. Ethernet is where connections open; Wi-Fi's subflow joins."""
+"""Where the box stands. Connections open on Ethernet; Wi-Fi's subflow joins."""
 OF_THE_REQUEST = ("alg-longer", "alg-shorter")
-"""Behaviours that change the request alone, which has an address in it and goes where the connection was opened."""
+"""Behaviours that change only the request, which contains an address and uses the path where connections open."""
 SURVIVED = ("nothing", "nat", "sequence", "split-both", "split-first", "duplicate", "reorder")
-"""Behaviours that Multipath TCP was made to live with (RFC 8684, 3.7): both subflows carry data."""
+"""Behaviours that MPTCP was designed to survive (RFC 8684, 3.7): both subflows carry data."""
 ENDED_BY_KERNEL = ("split-second-later", "coalesce")
-"""Where today's kernel leaves the connection standing until the client gives it up (Linux 6.18).
+"""The kernel leaves the connection standing until the client gives it up (Linux 6.18), even without a throttler.
 
-It does so without a throttler as well. Data without a mapping come after data that had one, when it may fall back no
-more. The paper's kernel failed at the first of them, too.
+Data without a mapping come after data with one, when it may no longer fall back. The paper's kernel also failed at the
+first behaviour.
 """
 PAPER = {
     "nat": "Y, N",
@@ -33,21 +33,21 @@ PAPER = {
 }
 """Table 1 of Hesmans et al.: successful, fallback. Linux MPTCP 0.87, 2013."""
 SECONDS = 2.0
-"""For which the status may say something else than the kernel."""
+"""For which the status may differ from the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What kernel and status said at one moment of a download, of the connections of the proxy's port."""
+    """What kernel and status showed at one moment of a download, for connections to the proxy's port."""
 
     time: float
     """Seconds since the download began."""
     kernel: int
-    """Established subflows of Multipath TCP connections that the proxy's kernel has."""
+    """Established MPTCP subflows in the proxy's kernel."""
     status: int
-    """Those that the status calls active."""
+    """Subflows that the status calls active."""
     capped: int
-    """Of these, those that have a cap."""
+    """Of these, subflows with a cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +57,30 @@ class Download:
     behaviour: str
     place: str
     whole: bool
-    """It ended, and its bytes are those of the file."""
+    """It ended, and its bytes equal the file's."""
     seconds: float
     fallbacks: int
     """Connections of client and proxy that became plain TCP, by the kernel's counters."""
     joins: int
     carried: Mapping[str, int]
-    """Bytes that came to the client, by path."""
+    """Bytes received by the client, by path."""
     looks: Sequence[Look]
     changed: Mapping[str, int]
-    """Packets that did not leave the box as they came, by path."""
+    """Packets that the box changed, by path."""
 
     @property
     def boxed(self) -> int:
-        """Packets that the behaviour changed where it stands."""
+        """Packets changed where the behaviour stands."""
         return sum(self.changed[path] for path in PLACES[self.place])
 
     @property
     def unboxed(self) -> int:
-        """Packets that were changed where nothing should be."""
+        """Packets changed where nothing should be."""
         return sum(self.changed.values()) - (0 if self.behaviour == "nothing" else self.boxed)
 
     @property
     def outcome(self) -> str:
-        """What became of the connection, in words."""
+        """The connection's fate, in words."""
         if not self.whole:
             return "failed"
         if max((look.kernel for look in self.looks), default=0) == 0:
@@ -91,17 +91,17 @@ class Download:
 
     @property
     def two(self) -> bool:
-        """Whether both paths brought a good part of it."""
+        """Whether each path carried more than 5 %."""
         return min(self.carried.values(), default=0) > 0.05 * max(1, sum(self.carried.values()))
 
     @property
     def wrong(self) -> float:
-        """For how long the status did not have the kernel's number of subflows, seconds at a stretch."""
+        """Longest time in seconds for which the status and the kernel differed in the number of subflows."""
         return longest(self.looks, [look.status != look.kernel for look in self.looks])
 
     @property
     def capped_alone(self) -> float:
-        """For how long a subflow had a cap that had no other beside it, seconds at a stretch."""
+        """Longest time in seconds for which a lone subflow had a cap."""
         return longest(self.looks, [look.capped > 0 and look.kernel < 2 for look in self.looks])
 
 
@@ -117,7 +117,7 @@ def longest(looks: Sequence[Look], held: Iterable[bool]) -> float:
 
 
 def judge(downloads: Sequence[Download], behaviours: Collection[str], places: Collection[str]) -> list[Aim]:
-    """Return the aims. Raises ValueError where a behaviour was not tried at every place, or nobody looked."""
+    """Return the aims. Raises ValueError if a behaviour was not tried at every place, or a download has no looks."""
     aims = []
     for behaviour in behaviours:
         found = [each for each in downloads if each.behaviour == behaviour]

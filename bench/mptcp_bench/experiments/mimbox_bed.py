@@ -1,7 +1,7 @@
-"""What the experiments ``mimbox-…`` have in common: topology, proxies one at a time, one measurement, tables.
+"""Common parts of the experiments ``mimbox-…``: topology, proxies one at a time, one measurement, tables.
 
-The testbed is that of the experiment ``relay``, with a second origin that takes Multipath TCP: the paper's baseline is
-a router before such a server. Connections are counted where the client's connections end.
+The testbed is that of the experiment ``relay``, with a second origin that accepts MPTCP: the paper's baseline is a
+router in front of such a server. Connections are counted where the client's connections end.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ DEVICES = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core"
 """Both ends of every link."""
 PATHS = ("eth0", "wlan0")
 QUIET, FEW = 0.3, 3_000
-"""Seconds in which no more than so many bytes come: the client's last transfer is over."""
+"""Seconds in which at most so many bytes come: the client's last transfer is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One of the experiments: what it varies, what it measures, what it asks."""
+    """One experiment: what it varies, measures and claims."""
 
     name: str
     title: str
     tasks: tuple[tuple[Cell, str], ...]
-    """Proxies and clients, each with what they do."""
+    """Proxy and client, with their task."""
     values: tuple[int, ...]
-    """What is varied, bytes."""
+    """Varied values, in bytes."""
     quick: tuple[int, ...]
     varied: str
-    """The option's name, and what it is."""
+    """The option's name; :attr:`meaning` explains it."""
     meaning: str
     runs: int
     seconds: float
     claims: Callable[[Points], list[Claim]]
     figure: Callable[[Point], float]
-    """What is drawn and shown."""
+    """The plotted value."""
     unit: str
 
     @property
@@ -85,7 +85,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What of an experiment is measured."""
+    """The chosen part of an experiment."""
 
     tasks: tuple[tuple[Cell, str], ...]
     values: tuple[int, ...]
@@ -99,7 +99,7 @@ class Chosen:
 
 
 def chosen(declared: Declared, options: Mapping[str, str], quick: bool) -> Chosen:
-    """Return what *options* choose of what is installed. Raises OptionError for one that makes no sense."""
+    """Return what *options* choose of what is installed. Raises OptionError for an invalid one."""
     wanted = {DIRECT, *choice(options, "proxies", declared.proxies)}
     absent = {name: why for name in sorted(wanted - {DIRECT}) if (why := PEERS[name].lacking())}
     return Chosen(
@@ -113,11 +113,11 @@ def chosen(declared: Declared, options: Mapping[str, str], quick: bool) -> Chose
 
 @contextmanager
 def built(seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[Any] = (None, None)) -> Iterator[Bed]:
-    """Have a testbed with both origins, which have *files*; with *paths_*, those of the client."""
+    """Yield a testbed with both origins, which serve *files*, and with the client's *paths_*."""
     with Testbed(paths(paths_, offloads=False, name="mimbox"), seed=seed) as testbed:
         start_origin(testbed["origin"], files, ports=(MULTIPATH_PORT,), multipath=True)
         for name in ("client", "proxy"):
-            # Connections that were closed wait in TIME-WAIT: there are to be ports enough, and they may be used again.
+            # Closed connections wait in TIME-WAIT: provide enough ports, and allow their reuse.
             for key, value in (("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")):
                 testbed.scope.enter_context(testbed[name].sysctl(f"net.ipv4.{key}", value))
         yield Bed.built(testbed, BASE, seconds=seconds, files=files)
@@ -137,7 +137,7 @@ class Procedure:
 def measured(
     bed: Bed, cell: Cell, task: str, at: int, number: int, procedure: Procedure, process: Program | None
 ) -> Point:
-    """Measure what *cell* carries for the bed's time. Raises TestbedError where its connections do not stand."""
+    """Measure what *cell* carries for the bed's time. Raises TestbedError if its connections do not stand."""
     client, proxy = bed.testbed["client"], bed.testbed["proxy"]
     accepted = Accepted(bed.testbed["origin"] if process is None else proxy)
     user = user_memory(process.pid) if process and procedure.memory else 0
@@ -150,17 +150,17 @@ def measured(
         streams = procedure.streams
         bed.wait(load, process, lambda seen: seen.standing == streams, f"{cell}: {streams} connections stand")
         accepted.wait_for(procedure.streams if CLIENTS[cell.client] == 2 else 0)
-        # Each connection is to have been opened again once.
+        # Each connection must have been reopened once.
         answers = procedure.streams if procedure.close else 0
         bed.wait(load, process, lambda seen: seen.answers >= answers, f"{cell}: {answers} answers")
         time.sleep(procedure.warm)
         began, first, wires = time.monotonic(), load.read(), client.counters()
         grown, held = _memory(bed, procedure, process, load)
         seconds, last, wires_ = time.monotonic() - began, load.read(), client.counters()
-        # Of the whole transfer: these two are not read at one moment.
+        # Of the whole transfer: the two counters are not read at one moment.
         passed = (proxy.interface_bytes("wan0").sent - sent) / max(1, _received(wires_, idle))
         capable, joined = accepted.read()
-    # What the server had under way comes even after its client has gone; it is not to be the next one's.
+    # What the server had in progress comes even after its client has gone; it must not count for the next client.
     wait_until(lambda: _quiet(client), f"{cell}: nothing comes any more", timeout=PATIENCE)
     octets = max(1, _received(wires_, wires))
     packets = max(1, sum(wires_[name].packets - wires[name].packets for name in PATHS))
@@ -174,7 +174,7 @@ def measured(
         octets=last.octets - first.octets,
         answers=last.answers - first.answers,
         failures=last.failures,
-        # One that was opened last is not there yet.
+        # The one opened last may not be established yet.
         opened=min(last.opened, last.answers) if procedure.close else last.opened,
         renewed=last.opened / last.answers if procedure.close and last.answers else 0.0,
         multipath=capable,
@@ -220,7 +220,7 @@ def rounds(
     procedure: Callable[[int], Procedure],
     around: Callable[[int, Cell], AbstractContextManager[Any]] = lambda at, cell: nullcontext(),
 ) -> Iterator[Point]:
-    """Measure all that is chosen, in an order drawn anew for each round, *around* each proxy's start."""
+    """Measure everything chosen, in an order drawn for each round; *around* wraps each proxy's start."""
     for line in what.left_out:
         console.print(f"left out: {line}", style="yellow", highlight=False)
     draw = Random(seed)
@@ -272,7 +272,7 @@ def findings(
 
 
 def claims_table(title: str, claims: Sequence[Claim]) -> Table:
-    """Return the claims as documentation shows those of the other paper."""
+    """Return the claims in the form that the documentation uses for the other paper."""
     columns = ("the paper says", "measured", "verdict")
     table = Table(*columns, title=f"Claims: {title}", title_justify="left")
     for claim in claims:
@@ -295,7 +295,7 @@ LOOKS = {"direct": style.INK, "ours": style.ETHERNET.color, "haproxy": style.WIF
 
 
 def curves(axes: Any, declared: Declared, what: Chosen, points: Points, scale: str = "log") -> None:
-    """Draw the median of each proxy's figures against what was varied."""
+    """Draw the median of each proxy's values against the varied value."""
     for cell, task in what.tasks:
         values = points.values(cell, task, declared.figure)
         there = {at: [v for (_, one), v in values.items() if one == at] for at in what.values}
@@ -329,7 +329,7 @@ def drawn(target: Path, title: str, subtitle: str, panels: Sequence[Callable[[An
 
 @contextmanager
 def several(scopes: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
-    """Enter all *scopes*, one after the other, and leave them in the reverse order."""
+    """Enter all *scopes* in order, and leave them in reverse order."""
     with ExitStack() as stack:
         for scope in scopes:
             stack.enter_context(scope)

@@ -1,8 +1,8 @@
 """What the converter adds to SYN, SYN+ACK and data, as Table 1 of "Multipath in the Middle(Box)".
 
-Requests one after the other, each on a connection of its own; tcpdump stamps both sides of the router, or of the proxy,
+Requests come one after the other, each on its own connection; tcpdump stamps both sides of the router, or of the proxy,
 on one clock. An answer of 1000 bytes is one segment of data, which waits for nobody. A proxy in user space sees nothing
-before the handshake with the client is done, and ours wants the request before it connects: both are in its SYN.
+before the handshake with the client is done, and ours needs the request before it connects: both are in its SYN.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TITLE = "MiMBox's Table 1: delay of a segment"
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure all, in an order drawn anew for each round."""
+    """Measure everything, in an order drawn for each round."""
     need(*NEEDS, "curl", "tcpdump")
     runs = count(options, "runs", 1 if quick else FEWEST)
     found: list[Delays] = []
@@ -84,12 +84,12 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def delays_of(bed: Bed, cell: Cell, number: int) -> Delays:
-    """Measure *cell*. Raises TestbedError where its connections were not of the kind wanted."""
+    """Measure *cell*. Raises TestbedError if its connections were of the wrong kind."""
     return (_routed if cell.proxy == DIRECT else _proxied)(bed, cell, number)
 
 
 def _proxied(bed: Bed, cell: Cell, number: int) -> Delays:
-    """Measure a proxy: the intervals of Table 1 of the other paper, which are made of the same captures."""
+    """Measure a proxy: the intervals of the other paper's Table 1, from the same captures."""
     lab, multipath = lab_of(bed.testbed), cell.client != "tcp"
     with bed.running(cell, "server_persistent_connections off\n"):
         url = f"http://{lab.proxy.service_address()}:{PORT}"
@@ -101,7 +101,7 @@ def _proxied(bed: Bed, cell: Cell, number: int) -> Delays:
 
 
 def _routed(bed: Bed, cell: Cell, number: int) -> Delays:
-    """Measure the router between the client and a server that takes Multipath TCP: the paper's baseline."""
+    """Measure the router between the client and a server that accepts MPTCP: the paper's baseline."""
     core, client = bed.testbed["core"], bed.testbed["client"]
     url = f"http://{bed.origin}:{MULTIPATH_PORT}/{FILE}?[1-{REQUESTS.requests}]"
     argv = ["curl", "-sS", "-f", "-o", "/dev/null", "--noproxy", "*", "--rate", f"{REQUESTS.pace}/s"]
@@ -111,7 +111,7 @@ def _routed(bed: Bed, cell: Cell, number: int) -> Delays:
 
 
 def routed(cell: Cell, number: int, packets: Sequence[Packet]) -> Delays:
-    """Return what *packets* of both sides of the router say. Raises TestbedError where a connection was plain TCP."""
+    """Return the delays in *packets* of both sides of the router. Raises TestbedError for a plain TCP connection."""
     leg = Leg(MULTIPATH_PORT)
     follow(packets, leg)
     plain = [each for each in leg.connections if not each.multipath]
@@ -130,7 +130,7 @@ def routed(cell: Cell, number: int, packets: Sequence[Packet]) -> Delays:
 
 
 def passages(packets: Iterable[Packet]) -> list[tuple[Packet, float]]:
-    """Return each segment that was captured twice, in and out, and the seconds between."""
+    """Return each segment that was captured twice, in and out, with the seconds between."""
     seen: dict[tuple[object, ...], Packet] = {}
     found = []
     for packet in sorted(packets, key=lambda packet: packet.time):

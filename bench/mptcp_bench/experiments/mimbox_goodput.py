@@ -1,7 +1,8 @@
 """Goodput against the MSS, as Figure 4 of "Multipath in the Middle(Box)": our proxy, a router, relays in user space.
 
-One download, on links whose MTU is varied from 296 to 9000 bytes, by Multipath TCP over both paths: through a router to
-a server that takes it too, which is the paper's baseline, and through each proxy to a server of plain TCP.
+There is one download at a time, on links whose MTU is varied from 296 to 9000 bytes, by Multipath TCP over both paths:
+through a router to a server that accepts it too, which is the paper's baseline, and through each proxy to a server of
+plain TCP.
 """
 
 from __future__ import annotations

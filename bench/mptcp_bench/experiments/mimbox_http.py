@@ -1,8 +1,8 @@
 """Requests a second and completion times of short connections, as Figure 5 of "Multipath in the Middle(Box)".
 
-40 clients ask for a file, each time on a connection of its own, which is closed after the answer; the file's size is
-varied. They speak Multipath TCP to a router's server or to the proxy, with one subflow: most of these connections are
-over before a second one joins. Completion is from connect(2) to the last byte.
+40 clients request a file, each time on a new connection, which is closed after the answer; the file's size is varied.
+They speak Multipath TCP to a router's server or to the proxy, with one subflow: most of these connections are over
+before a second one joins. Completion is from connect(2) to the last byte.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What Detal, Paasch and Bonaventure say of MiMBox (HotMiddlebox 2013), and whether it is so of our proxy. Pure.
+"""What Detal, Paasch and Bonaventure claim of MiMBox (HotMiddlebox 2013), and whether it holds for our proxy. Pure.
 
-Their converter was in the kernel, ours is a proxy in user space, so most of what they claim can fail here. Beside the
-claims are aims that say whether what was measured is what was meant: the MTU, the protocol, both paths.
+Their converter was in the kernel, ours is a proxy in user space, so most of their claims can fail here. Beside the
+claims are aims that check the measurement: the MTU, the protocol, both paths.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
 from .relay_judging import IDLE, median_or_nan, ratios
 
 ROUTER = Cell(DIRECT, "mptcp2")
-"""The paper's baseline: the converter is a router, the server takes Multipath TCP."""
+"""The paper's baseline: the converter is a router, the server accepts MPTCP."""
 CLOSE = 0.8
-"""Of the baseline: what "close to" is taken for."""
+"""Share of the baseline that counts as "close to"."""
 TOTAL, EACH = 400.0, 200_000
-"""KB of a connection, and bytes of a socket, with which the paper's client has all of its bandwidth."""
+"""KB per connection, and bytes per socket, with which the paper's client has its full bandwidth."""
 
 
 def _worst(values: Iterable[float]) -> float:
-    """Return the least; of nothing, what meets no aim."""
     return min(values, default=math.nan)
 
 
 def geometric_mean_or_nan(values: list[float]) -> float:
-    """Return the geometric mean; of a rate of nothing, what meets no aim."""
+    """Return the geometric mean; NaN, which meets no aim, if a rate is not positive."""
     return geometric_mean(values) if all(value > 0 for value in values) else math.nan
 
 
 def sound(points: Points, planned: Sequence[tuple[Cell, str, int]], runs: int) -> list[Aim]:
-    """Return the aims that say whether *runs* rounds of all that was *planned* are what they are taken for."""
+    """Return the aims that check whether *runs* rounds of everything *planned* were measured as intended."""
     counted = {key: len([p for p in points.all if (p.cell, p.task, p.at) == key]) for key in planned}
     plain = [p for p in points.all if not CLIENTS[p.cell.client]]
     multipath = [p for p in points.all if CLIENTS[p.cell.client]]
@@ -97,7 +96,7 @@ def goodput_claims(points: Points) -> list[Claim]:
 
 
 def goodput_aims(points: Points) -> list[Aim]:
-    """Say whether the links had the MTU that was asked for, and both carried something."""
+    """Check whether the links had the requested MTU, and both carried data."""
     fill = [p.packet / (p.at + 14) for p in points.all if p.cell == Cell(DIRECT, "tcp")]
     second = [
         median([p.second for p in points.all if (p.cell, p.task) == of])
@@ -137,7 +136,7 @@ def http_claims(points: Points) -> list[Claim]:
 
 
 def http_aims(points: Points) -> list[Aim]:
-    """Say whether connections were closed after each answer; and what the answers took, beside no proxy."""
+    """Check whether connections were closed after each answer; and show answer times beside those without a proxy."""
     pair = (Cell(OURS, "mptcp1"), "each"), (Cell(DIRECT, "mptcp1"), "each")
 
     def slower(percent: int) -> float:
@@ -151,7 +150,7 @@ def http_aims(points: Points) -> list[Aim]:
 
 
 def buffer_claims(points: Points) -> list[Claim]:
-    """Section 4.4, Figure 6: *at* is what a socket may have."""
+    """Section 4.4, Figure 6: *at* is a socket's buffer limit."""
     ours, router = (Cell(OURS, "mptcp2"), "connect"), (ROUTER, "get")
     goodputs, plain = points.values(*ours, lambda p: p.goodput), points.values(*router, lambda p: p.goodput)
     rounds = sorted({number for number, _ in goodputs})
@@ -173,7 +172,7 @@ def buffer_claims(points: Points) -> list[Claim]:
         Claim(
             "200 KB for each socket give the client the highest performance.",
             "goodput with 200 KB, × the greatest",
-            # Without a larger one nothing says that more would not serve.
+            # Without a larger buffer nothing shows that more would not help.
             at_size(EACH, best) if sizes and sizes[-1] > EACH else (),
             least=0.95,
         ),
@@ -194,7 +193,7 @@ def buffer_claims(points: Points) -> list[Claim]:
 
 
 def buffer_aims(points: Points, idle: Sequence[HeldMemory]) -> list[Aim]:
-    """Say whether buffers were filled, and what *idle* connections take."""
+    """Check whether buffers were filled, and the memory of *idle* connections."""
     ours = [p for p in points.all if p.cell.proxy == OURS and p.task == "connect"]
     smallest = min((p.at for p in ours), default=0)
     filled = [p.kernel / (2 * p.at) for p in ours if p.at == smallest]
@@ -206,9 +205,9 @@ def buffer_aims(points: Points, idle: Sequence[HeldMemory]) -> list[Aim]:
 
 
 def delay_claims(found: Sequence[Delays]) -> list[Claim]:
-    """Section 4.2, Table 1. What the paper has as a time is held to twice that, as the machine is another one.
+    """Section 4.2, Table 1. The paper's times are doubled as limits, because the machine is another one.
 
-    The paper has means; ours are medians of each round, which say less of who else wanted the processors.
+    The paper has means; ours are medians of each round, which depend less on other programs.
     """
 
     def of(cell: Cell, figure: Callable[[Delays], float]) -> dict[int, float]:
@@ -255,7 +254,7 @@ def delay_claims(found: Sequence[Delays]) -> list[Claim]:
 
 
 def delay_aims(found: Sequence[Delays], planned: Sequence[Cell], runs: int) -> list[Aim]:
-    """Say whether all was measured, by as many subflows as were meant."""
+    """Check whether everything was measured, with the intended number of subflows."""
     two = [
         fmean(each.subflows for each in found if each.cell == cell)
         for cell in {each.cell for each in found if CLIENTS[each.cell.client] == 2 and each.cell.proxy != DIRECT}

@@ -1,8 +1,9 @@
-"""Goodput against what sockets may buffer, and a connection's memory: section 4.4 of "Multipath in the Middle(Box)".
+"""Goodput against socket buffers, and a connection's memory: section 4.4 of "Multipath in the Middle(Box)".
 
 A client with ADSL (8 Mbit/s, 512 kbit/s up, RTT 20 ms) and 3G (2 Mbit/s, 256 kbit/s, 80 ms) downloads from an origin
 with 100 Mbit/s; tcp_rmem and tcp_wmem are limited where the sender is: at the proxy, or without one at the origin. Both
-are sysctls of the namespace. Then many connections that are idle, and downloads that the client's paths slow down.
+are sysctls of the namespace. Further measurements are many idle connections, and downloads that the client's paths slow
+down.
 """
 
 from __future__ import annotations
@@ -107,7 +108,6 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def _idle(console: Console, seed: int, runs: int, hold: int, attempts: Attempts) -> list[HeldMemory]:
-    """Return what idle connections of a new proxy take, by TCP and Multipath TCP."""
     found: list[HeldMemory] = []
     with Testbed(paths((None, None), offloads=False, name="mimbox"), seed=seed) as testbed:
         bed = Bed.built(testbed, BASE, seconds=1.0, hold=hold, files=FILES)

@@ -1,8 +1,8 @@
-"""What the experiments ``mimbox-…`` measure, and what a claim of the paper comes to by it. Pure.
+"""What the experiments ``mimbox-…`` measure, and how the paper's claims are judged by it. Pure.
 
-Each claim has one value for a round, and a bound: the aim is about the median, the verdict about its interval of 95 %
-confidence, between two of the rounds. *holds* and *fails* are said where all of the interval is on one side of the
-bound, else *not judged*, as after fewer than ``FEWEST`` rounds, which have no such interval.
+Each claim has one value per round, and a bound. The aim is about the median, the verdict about its 95 % confidence
+interval, between two of the rounds. The verdict is *holds* or *fails* if the whole interval is on one side of the
+bound, otherwise *not judged*; so it is after fewer than ``FEWEST`` rounds, which have no such interval.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .relay_cells import Cell
 from .relay_judging import median_or_nan, positive_or_nan, ratios
 
 FEWEST = 6
-"""Rounds whose least and greatest have the median between them with 95 % confidence: 1 - 2 / 2^6 is 97 %."""
+"""Rounds whose extremes contain the median with 95 % confidence: 1 - 2 / 2^6 is 97 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement through one proxy, at one value *at* of what the experiment varies."""
+    """One measurement through one proxy, at the value *at* of the varied parameter."""
 
     cell: Cell
     task: str
     at: int
-    """Bytes: an MTU, a file, a socket's buffer."""
+    """Bytes: an MTU, a file, or a socket's buffer."""
     round: int
     seconds: float = 0.0
     octets: int = 0
@@ -36,38 +36,38 @@ class Point:
     answers: int = 0
     failures: int = 0
     opened: int = 0
-    """Connections that stood, of the measurement and of the time before it."""
+    """Established connections, of the measurement and the warm-up."""
     renewed: float = 0.0
-    """Connections that were opened for each answer, where each is closed after one."""
+    """Connections opened per answer, if each is closed after one."""
     multipath: int = 0
-    """Of these, those that the server's side took as Multipath TCP."""
+    """Of these, the connections that the server's side accepted as MPTCP."""
     joined: int = 0
     """Second subflows."""
     packet: float = 0.0
-    """Bytes of a packet that the client received, with its Ethernet header, on the average."""
+    """Mean bytes of a packet that the client received, with its Ethernet header."""
     second: float = 0.0
-    """The second path's share of the bytes that came."""
+    """The second path's share of the received bytes."""
     passed: float = 0.0
-    """Bytes that the proxy's host sent, for each that the client received."""
+    """Bytes that the proxy's host sent, per byte that the client received."""
     spread: tuple[float, ...] = ()
-    """Seconds that answers took, the percentiles of ``PERCENTS``."""
+    """Percentiles ``PERCENTS`` of the seconds to an answer."""
     user: float = 0.0
     kernel: float = 0.0
-    """Bytes of memory of each connection."""
+    """Bytes of memory per connection."""
 
     @property
     def goodput(self) -> float:
-        """Bits a second."""
+        """Bits per second."""
         return self.octets * 8 / self.seconds if self.seconds else 0.0
 
     @property
     def rate(self) -> float:
-        """Files of *at* bytes a second, by the bytes that came: of a large one few end in a short time."""
+        """Files of *at* bytes per second, by received bytes: few large ones end in a short time."""
         return self.octets / self.at / self.seconds if self.seconds else 0.0
 
     @property
     def memory(self) -> float:
-        """KB of a connection; no number where none was seen."""
+        """KB per connection; NaN if none was seen."""
         return positive_or_nan((self.user + self.kernel) / 1e3)
 
 
@@ -76,7 +76,7 @@ PERCENTS = (1, *range(5, 100, 5), 99)
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Median intervals of one round through *cell*, seconds, and how many requests they are of."""
+    """Median intervals of one round through *cell*, seconds, and the number of requests."""
 
     cell: Cell
     round: int
@@ -84,16 +84,16 @@ class Delays:
     syn: float
     """SYN in → SYN out."""
     answer: float
-    """SYN in → SYN/ACK out to the client; through a router SYN/ACK in → SYN/ACK out."""
+    """SYN in → SYN/ACK out to the client; for a router SYN/ACK in → SYN/ACK out."""
     data: float
-    """Segment with data in → the same out."""
+    """Data segment in → the same out."""
     subflows: float = 1.0
-    """Of each connection."""
+    """Per connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldMemory:
-    """What a held connection takes of memory, KB."""
+    """Memory of one held connection, KB."""
 
     name: str
     user: float
@@ -101,13 +101,13 @@ class HeldMemory:
 
     @property
     def total(self) -> float:
-        """No number where nothing was seen."""
+        """Return the sum; NaN if nothing was seen."""
         return positive_or_nan(self.user + self.kernel)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the paper says, and our value of it in each round."""
+    """A statement of the paper, and our value for it in each round."""
 
     paper: str
     what: str
@@ -122,7 +122,7 @@ class Claim:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the median; None where there are too few values for one."""
+        """Of the median; None for too few values."""
         return exact_median_interval(self.values) if all(map(math.isfinite, self.values)) else None
 
     @property
@@ -145,10 +145,7 @@ class Claim:
 
 
 def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
-    """Return for each round the value at the greatest of what was varied, by that at the smallest.
-
-    *values* are by round and what was varied. Where that is one value only there is no growth to speak of.
-    """
+    """Return for each round the value at the greatest varied parameter by that at the smallest; empty if only one."""
     varied = sorted({at for _, at in values})
     if len(varied) < 2:
         return ()
@@ -157,24 +154,24 @@ def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
 
 
 def least(values: Sequence[float]) -> float:
-    """Return the least of *values*; NaN where one is: min() would take it or leave it, by where it stands."""
+    """Return the least of *values*, NaN if one is NaN: min() would depend on its place."""
     return math.nan if any(map(math.isnan, values)) else min(values)
 
 
 class Points:
-    """All that was measured."""
+    """All measurements."""
 
     def __init__(self, points: Iterable[Point]) -> None:
         self.all = tuple(points)
 
     def values(self, cell: Cell, task: str, figure: Callable[[Point], float]) -> dict[tuple[int, int], float]:
-        """Return *figure* by round and value of what was varied."""
+        """Return *figure* by round and varied parameter."""
         return {(p.round, p.at): figure(p) for p in self.all if (p.cell, p.task) == (cell, task)}
 
     def quotients(
         self, one: tuple[Cell, str], other: tuple[Cell, str], figure: Callable[[Point], float]
     ) -> dict[tuple[int, int], float]:
-        """Return one's ratios to the other, by round and value of what was varied."""
+        """Return *one*'s ratios to *other*, by round and varied parameter."""
         mine, theirs = self.values(*one, figure), self.values(*other, figure)
         both = sorted(mine.keys() & theirs.keys())
         return {key: mine[key] / theirs[key] if theirs[key] else math.nan for key in both}
@@ -186,7 +183,7 @@ class Points:
         figure: Callable[[Point], float],
         fold: Callable[[list[float]], float],
     ) -> dict[int, float]:
-        """Return by round what *fold* makes of one's ratios to the other, over what was varied."""
+        """Return by round what *fold* makes of *one*'s ratios to *other*, over the varied parameter."""
         found: dict[int, list[float]] = {}
         for (number, _), ratio in self.quotients(one, other, figure).items():
             found.setdefault(number, []).append(ratio)
@@ -195,9 +192,9 @@ class Points:
     def least_ratio(
         self, one: tuple[Cell, str], others: Sequence[tuple[Cell, str]], figure: Callable[[Point], float]
     ) -> tuple[float, ...]:
-        """Return the least of one's ratios to any of *others* that was measured, at any value of what was varied.
+        """Return the least of *one*'s ratios to any of the measured *others*, over the varied parameter.
 
-        There is one for each round in which all of these were measured; NaN where one of them carried nothing.
+        There is one for each round in which all of these were measured; NaN if one of them carried nothing.
         """
         each = [ratios for other in others if (ratios := self.ratios(one, other, figure, least))]
         rounds = set.intersection(*map(set, each)) if each else ()

@@ -1,4 +1,4 @@
-"""What the experiment onset varies: congestion control, RTTs, rates, which path is capped, direction. Pure."""
+"""What the experiment ``onset`` varies: congestion control, RTTs, rates, the capped path, direction. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .onset_judging import DOWN, UP, Windows
 from .options import choice, listed, refused, rtts
 
 OTHER_RATE = {"ethernet": 30, "wifi": 50}
-"""Mbit/s of the path that is not capped, by the one that is."""
+"""Mbit/s of the uncapped path, by the capped one."""
 NETWORKS = {"ethernet": "10.77.1.", "wifi": "10.77.2."}
 CONTROLS = ("bbr", "cubic")
 RTTS = ("2/2", "20/20", "60/60", "20/80")
@@ -40,11 +40,11 @@ class Cell:
     """Milliseconds."""
     wifi_rtt: float
     rate: int
-    """Of the path that is capped, Mbit/s."""
+    """Of the capped path, Mbit/s."""
     cap: int
     direction: str = "down"
     path: str = "ethernet"
-    """The one that is capped."""
+    """The capped path."""
 
     def __str__(self) -> str:
         what = ", upload" if self.direction == "up" else ""
@@ -54,7 +54,7 @@ class Cell:
 
     @property
     def other(self) -> str:
-        """The path that is not capped."""
+        """The uncapped path."""
         return next(path for path in DEVICE if path != self.path)
 
     @property
@@ -65,7 +65,7 @@ class Cell:
 
     @property
     def rtt(self) -> float:
-        """Of the path that is capped, in seconds."""
+        """Of the capped path, in seconds."""
         return (self.ethernet_rtt if self.path == "ethernet" else self.wifi_rtt) / 1e3
 
     @property
@@ -74,7 +74,7 @@ class Cell:
 
 
 def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
-    """Return the cells that *options* choose. Raises OptionError for one that makes no sense."""
+    """Return the cells that *options* choose. Raises OptionError for an invalid one."""
     controls = listed(options, "cc", "bbr,cubic")
     delays = listed(options, "rtt", "20/20" if quick else ",".join(RTTS))
     found = []
@@ -88,7 +88,7 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
 
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
-    """Return the variants that *options* choose. Raises OptionError for one that there is not."""
+    """Return the variants that *options* choose. Raises OptionError for an unknown one."""
     return choice(options, "variant", VARIANTS)
 
 
@@ -98,7 +98,7 @@ def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
     before, after = (int(word) for word in rates.split("-"))
     if direction not in ("down", "up") or path not in ("", *DEVICE) or not control:
         raise ValueError
-    # A cap of nothing is none that a policy can have, and one that the path does not reach caps nothing.
+    # A policy cannot have a cap of 0, and a cap that the path does not reach caps nothing.
     if not 0 < after < before:
         raise ValueError
     return Cell(control, ethernet_rtt, wifi_rtt, before, after, direction, path or "ethernet")

@@ -1,6 +1,6 @@
 """What the onset of a cap costs the other path, from byte counters sampled over one transfer, and the aims. Pure.
 
-All rates are of the wire, in bits/s; all times in seconds since the transfer's start.
+Rates are on the wire, in bits/s; times are seconds since the transfer's start.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from ..statistics import fmean
 from .aims import Aim
 
 BEFORE = 2.0
-"""Of the transfer before the onset: what the other path is compared with."""
+"""Seconds before the onset with which the other path is compared."""
 STALLED = 0.5
-"""A sample below this share of the rate before is a stall."""
+"""A sample below this share of the earlier rate is a stall."""
 WITHIN = 0.05
-"""As a share: how closely a cap is to be kept."""
+"""Share by which a rate may miss its cap."""
 KEPT, STALL, STEADY = 0.95, 0.1, 0.98
-"""What the other path is to keep, the seconds that it may stall, and what both paths are to carry in the end."""
+"""What the other path must keep, the seconds that it may stall, and what both paths must carry in the end."""
 QUEUED = 0.1
 """Seconds that the cap may add to the RTT of the capped path."""
 EMULATED = 0.9
-"""Part of a path's RTT below which it was not emulated."""
+"""Share of a path's RTT below which it was not emulated."""
 UNCAPPED = 3.0
-"""Multiples of the cap that the capped path must carry before the onset: else its link does what the cap should."""
+"""Multiple of the cap that the capped path must carry before the onset; otherwise its link does the cap's work."""
 WINDOW = 1.0
-"""Over which the capped path's rate is compared with the cap: at 1 Mbit/s 82 full packets."""
+"""Seconds over which the capped path's rate is compared with the cap: at 1 Mbit/s 82 full packets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where a transfer is looked at, in seconds after the onset."""
+    """The periods of a transfer that are judged, in seconds after the onset."""
 
     onset: float
     """Until when the other path may be slower."""
     steady: tuple[float, float]
-    """By then nothing may be left of it."""
+    """When the other path must have recovered."""
     in_force: float
-    """From when on the cap is to be kept."""
+    """When the cap must be kept."""
     dips: float = 0.0
     """Seconds within ``onset`` that BBR itself may stall a path: it measures the RTT for 0.2 s once in ten seconds."""
 
@@ -53,7 +53,7 @@ class Windows:
 
 DOWN = Windows(onset=3.0, steady=(3.0, 5.5), in_force=1.0)
 UP = Windows(onset=20.0, steady=(15.0, 20.0), in_force=15.0, dips=0.4)
-"""The whole transfer: what waits at the client may stall the other path long after the cap."""
+"""The whole transfer: the client's backlog may stall the other path long after the cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +63,21 @@ class Outcome:
     before: float
     """The other path's rate, bits/s."""
     kept: float
-    """What of it the other path has over :attr:`Windows.onset`."""
+    """The other path's share over :attr:`Windows.onset`."""
     worst: float
-    """Its worst sample."""
     stalled: float
-    """Seconds of samples below ``STALLED``."""
     uncapped: float
-    """What the capped path carried before the onset, as a multiple of the cap."""
+    """Rate of the capped path before the onset, as a multiple of the cap."""
     in_force: float
-    """Seconds from the onset until the capped path exceeds its cap by ``WITHIN`` at the most; infinite if never."""
+    """Seconds from the onset until the capped path exceeds its cap by at most ``WITHIN``; infinite if never."""
     off: float
-    """By how much it differs from its cap after :attr:`Windows.in_force`, at the most, as a share."""
+    """Greatest difference from the cap after :attr:`Windows.in_force`, as a share."""
     steady: float
-    """Both paths together over :attr:`Windows.steady`, as a share of the cap and the other link."""
+    """Both paths together over :attr:`Windows.steady`, as a share of cap plus other link."""
     rtt: float
     """Smoothed RTT of the capped subflow in the steady state, seconds."""
     stalls: tuple[tuple[float, float], ...] = ()
-    """Begin and end, in seconds after the onset, of what ``stalled`` counts; samples next to each other are one."""
+    """Begin and end of each stall, in seconds after the onset; adjacent samples are one."""
 
 
 def judge(
@@ -92,9 +90,9 @@ def judge(
     rtt: float,
     windows: Windows = DOWN,
 ) -> Outcome:
-    """Judge a transfer of which a cap of *cap* bits/s fell on the path *capped* at *onset*.
+    """Judge a transfer in which a cap of *cap* bits/s began on the path *capped* at *onset*.
 
-    Raises ValueError where there are too few samples, and where the other path carried nothing before.
+    Raises ValueError if there are too few samples, or if the other path carried nothing before.
     """
     before = mean_rate(samples, other, onset - BEFORE, onset)
     if before <= 0:
@@ -120,7 +118,7 @@ def judge(
 
 
 def aims(outcomes: Sequence[Outcome], runs: int, windows: Windows, control: str, rtt: float) -> dict[str, Aim]:
-    """Return the aims of a cap that lands softly, by measure, for the means of its *outcomes*; *runs* were to be made.
+    """Return the aims of a soft cap, by measure, for the means of its *outcomes* of *runs* planned runs.
 
     *rtt* is that of the capped path, in seconds; *control* the sender's congestion control.
     """
@@ -145,7 +143,6 @@ def aims(outcomes: Sequence[Outcome], runs: int, windows: Windows, control: str,
 
 
 def _joined(spans: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return *spans* with those that touch each other made one."""
     found: list[tuple[float, float]] = []
     for begin, end in spans:
         if found and isclose(found[-1][1], begin):
@@ -156,14 +153,14 @@ def _joined(spans: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], 
 
 
 def _rates(samples: Sequence[Sample], path: str, start: float, end: float) -> Iterator[tuple[float, float, float]]:
-    """Yield begin, end and rate of each interval between samples that lies within *start* and *end*."""
+    """Yield begin, end and rate of each interval between samples within *start* and *end*."""
     for first, last in pairwise(samples):
         if start <= first.time and last.time <= end:
             yield first.time, last.time, 8 * (last.octets[path] - first.octets[path]) / (last.time - first.time)
 
 
 def _windows(samples: Sequence[Sample], path: str, start: float) -> Iterator[tuple[float, float]]:
-    """Yield begin and mean rate of each window of ``WINDOW`` that begins at a sample from *start* on."""
+    """Yield begin and mean rate of each ``WINDOW`` that begins at a sample from *start* on."""
     for first in samples:
         if first.time < start:
             continue

@@ -1,4 +1,4 @@
-"""What ``--set NAME=VALUE`` gives an experiment of ours: read, and what is wrong, in one line. Pure."""
+"""Parse what ``--set NAME=VALUE`` gives one of our experiments; errors are one line. Pure."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 MOST_RTT = 20_000
-"""Milliseconds: a path is emulated with 10 s each way at the most."""
+"""Milliseconds: a path is emulated with at most 10 s each way."""
 
 
 class OptionError(Exception):
-    """An option, its value and what is allowed, in one line."""
+    """An option, its value and the allowed values, in one line."""
 
 
 def refused(options: Mapping[str, str]) -> OptionError:
-    """Return the error that names all *options*, each with what it is, where more than one value may be wrong."""
+    """Return the error that lists all *options* with their meanings, if more than one value may be wrong."""
     return OptionError("--set takes " + "; ".join(f"{name}=… ({what})" for name, what in options.items()))
 
 
 def given(settings: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of *settings*, each ``NAME=VALUE``, by name; *known* says what each name is.
-
-    :raises OptionError: a name that is not known or given twice, or no equals sign
-    """
+    """Return *settings*, each ``NAME=VALUE``, by *known* name. Raises OptionError for an unknown or repeated name."""
     found: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -38,30 +35,21 @@ def given(settings: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
 
 
 def count(options: Mapping[str, str], name: str, usual: int, *, least: int = 1) -> int:
-    """Return the whole number *name*, *usual* where it is not given.
-
-    :raises OptionError: something else, or a number below *least*
-    """
+    """Return the whole number *name*, or *usual*. Raises OptionError if it is none, or below *least*."""
     return _whole(name, options[name], options[name], least) if name in options else usual
 
 
 def counts(
     options: Mapping[str, str], name: str, usual: Sequence[int], *, least: int = 1, most: int | None = None
 ) -> list[int]:
-    """Return the whole numbers of the list *name*, separated by commas; OptionError as :func:`count`, :func:`listed`.
-
-    None may be above *most*, where that is given.
-    """
+    """Return the comma-separated whole numbers of *name*, at most *most*; errors as :func:`count`, :func:`listed`."""
     if name not in options:
         return list(usual)
     return [_whole(name, options[name], word, least, most) for word in listed(options, name, "")]
 
 
 def listed(options: Mapping[str, str], name: str, usual: str, by: str = ",") -> list[str]:
-    """Return the words of the list *name*, *usual* where it is not given, separated by *by*.
-
-    :raises OptionError: a word that is there twice: what is measured of it would be mixed up
-    """
+    """Return the words of *name*, or of *usual*, separated by *by*. Raises OptionError for a repeated word."""
     text = options.get(name, usual)
     found = text.split(by)
     for number, word in enumerate(found):
@@ -71,29 +59,23 @@ def listed(options: Mapping[str, str], name: str, usual: str, by: str = ",") -> 
 
 
 def rtts(text: str) -> tuple[float, float]:
-    """Return the RTTs of two paths in *text*, such as ``20/80``, milliseconds.
-
-    :raises ValueError: it is something else, or one that is not emulated
-    """
+    """Return the RTTs of two paths in *text*, such as ``20/80``, milliseconds. Raises ValueError for others."""
     first, second = (float(word) for word in text.split("/"))
-    # Written so that what is no number fails it as well.
+    # Written so that NaN fails as well.
     if not (0 <= first <= MOST_RTT and 0 <= second <= MOST_RTT):
         raise ValueError(f"{text}: RTTs are 0 to {MOST_RTT} ms")
     return first, second
 
 
 def positive(options: Mapping[str, str], name: str, usual: float, *, above: float = 0) -> float:
-    """Return the number *name*, *usual* where it is not given.
-
-    :raises OptionError: something else, or a number that is not greater than *above*
-    """
+    """Return the number *name*, or *usual*. Raises OptionError if it is none, or not greater than *above*."""
     if name not in options:
         return usual
     try:
         value = float(options[name])
     except ValueError:
         value = float("nan")
-    # Written so that what is no number fails it as well.
+    # Written so that NaN fails as well.
     if not above < value < float("inf"):
         raise OptionError(f"--set {name}={options[name]}: allowed is a number greater than {above:g}")
     return value
@@ -102,10 +84,7 @@ def positive(options: Mapping[str, str], name: str, usual: float, *, above: floa
 def choice(
     options: Mapping[str, str], name: str, known: Iterable[str], usual: Iterable[str] | None = None, *, by: str = ","
 ) -> list[str]:
-    """Return the words of the list *name*, separated by *by*; where it is not given *usual*, or all that is *known*.
-
-    :raises OptionError: a word that is not *known*, or is there twice
-    """
+    """Return the words of *name*, else *usual*, else all *known*. Raises OptionError for unknown or repeated words."""
     there = list(known)
     if name not in options:
         return there if usual is None else list(usual)
@@ -117,7 +96,7 @@ def choice(
 
 
 def yes(options: Mapping[str, str], name: str, usual: bool) -> bool:
-    """Return whether *name* is ``yes``; OptionError where it is neither that nor ``no``."""
+    """Return whether *name* is ``yes``; OptionError if it is neither ``yes`` nor ``no``."""
     word = options.get(name, "yes" if usual else "no")
     if word not in ("yes", "no"):
         raise OptionError(f"--set {name}={word}: allowed are yes and no")
@@ -125,7 +104,8 @@ def yes(options: Mapping[str, str], name: str, usual: bool) -> bool:
 
 
 def _whole(name: str, value: str, word: str, least: int, most: int | None = None) -> int:
-    # int() would also take spaces, signs, underscores and the digits of every script, and refuse thousands of digits.
+    # int() would also accept spaces, signs, underscores and the digits of every script, and fail on thousands of
+    # digits.
     if not re.fullmatch("[0-9]{1,9}", word) or int(word) < least or (most is not None and int(word) > most):
         within = "" if word == value else f": {word!r}"
         end = "on" if most is None else f"to {most}"

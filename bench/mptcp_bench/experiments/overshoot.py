@@ -1,12 +1,12 @@
-"""What passes beyond a cap: first and repeated transfers, ours beside a poller of counters and a class that is there.
+"""What passes beyond a cap: first and repeated transfers, ours beside a poller of counters and a standing class.
 
-Through the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). Each variant has a transfer of 42 s by a
-client that was never seen, then one of 12 s by the same client. Variants take turns, three times each: no policy; our
-cap; our budget, used up when the transfer begins; a static class for the client's address on Ethernet, there from the
-beginning; and a poller, as quota tools on routers are: every 30 s it reads the counter of the interface towards the
-client, and sets that class at the first reading that finds a megabyte. The poller's phase is drawn from the seed, one
-from each part of its period; what it lets through by the mean over all phases is computed from those. By default that
-is 15 times 54 s of transfers: a quarter of an hour with what lies between them.
+The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). Each variant has a transfer of
+42 s by a client that was never seen, then one of 12 s by the same client. Variants alternate, three times each: no
+policy; our cap; our budget, used up when the transfer begins; a static class for the client's address on Ethernet,
+there from the beginning; and a poller, like quota tools on routers: every 30 s it reads the counter of the interface
+towards the client, and sets that class at the first reading that finds a megabyte. The poller's phase is drawn from the
+seed, one from each part of its period; its mean overshoot over all phases is computed from these. By default there are
+15 times 54 s of transfers: a quarter of an hour with the pauses.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ SECONDS, REPEATED = 42.0, 12.0
 RUNS, QUICK_RUNS = 3, 2
 PHASES, QUICK_PHASES = 3, 1
 SOONEST = 1.0
-"""Seconds after the first packet of which the poller may read."""
+"""Earliest reading of the poller, in seconds after the first packet."""
 FIRST_WINDOW = 10 * 1500
-"""Bytes that TCP sends before it has heard anything (RFC 6928)."""
+"""Bytes that TCP sends before the first ACK (RFC 6928)."""
 CAPPED, OTHER = DEVICES
 TITLES = {
     "none": "no policy", "ours": "ours", "budget": "ours, a used-up budget", "static": "static class",
@@ -73,7 +73,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One variant to be run; a poller with its *phase* in seconds."""
+    """One planned run of a variant; a poller has its *phase* in seconds."""
 
     variant: str
     phase: float | None = None
@@ -83,21 +83,21 @@ class PlannedRun:
 
 
 def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[PlannedRun], float, float]:
-    """Return what *options* choose, cap in Mbit/s, and seconds. Raises OptionError for what makes no sense."""
+    """Return the runs, cap in Mbit/s, and seconds that *options* choose. Raises OptionError for an invalid one."""
     variants = choice(options, "variant", VARIANTS)
     phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
-    # One of each cannot be compared.
+    # One run of each cannot be compared.
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS, least=2)
     cap, seconds = positive(options, "cap", 5), positive(options, "seconds", SECONDS, above=PERIOD + REPEATED / 2)
     try:
-        # As the policy has it.
+        # The policy's own parser.
         parse_rate(f"{cap:g} Mbit/s")
     except ValueError:
         raise refused(OPTIONS) from None
     if UNCAPPED * cap > RATES[0]:
         raise refused(OPTIONS)
     draw = random.Random(seed)
-    # Not before the transfer has brought what a reading must find.
+    # Not before the transfer has carried what a reading must find.
     parts = [max(SOONEST, PERIOD * (number + draw.random()) / phases) for number in range(phases)]
     each: dict[str, list[float | None]] = {v: [*parts] if v == "poller" else [None] * runs for v in variants}
     turns = range(max(map(len, each.values())))
@@ -105,7 +105,7 @@ def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Plann
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run what *options* choose, one variant after the other, in two testbeds that stand at the same time."""
+    """Run what *options* choose, one variant after the other, in two testbeds that exist at the same time."""
     planned, cap, seconds = plan(options, seed, quick)
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss")
     topology = paths(two_paths(RATES, RTTS))
@@ -132,7 +132,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Both testbeds, and a file of *size* bytes that is more than a transfer of *seconds* brings; *cap* in Mbit/s."""
+    """Both testbeds, and a file of *size* bytes that outlasts a transfer of *seconds*; *cap* in Mbit/s."""
 
     plain: Bed
     throttled: Bed
@@ -150,10 +150,7 @@ class Work:
         return self.throttled if one.variant in OURS else self.plain
 
     def measure(self, one: PlannedRun) -> list[Measured]:
-        """Return the first and the repeated transfer of a client that nobody knows.
-
-        Raises TestbedError or ValueError where one was not over both paths.
-        """
+        """Return a new client's two transfers. Raises TestbedError or ValueError if one did not use both paths."""
         policy = "budget" if one.variant == "budget" else "cap"
         [cell] = pages_cells.cells({"at_once": "1", "cap": f"{self.cap:g}", "policy": policy})
         bed = self.bed(one)
@@ -168,7 +165,7 @@ class Work:
 
     @contextmanager
     def _poller(self, bed: Bed, cell: pages_cells.Cell, one: PlannedRun) -> Iterator[Poller | None]:
-        """Have a poller that is not started yet, and whose class is taken away at the end."""
+        """Yield a poller that is not started yet, and remove its class at the end."""
         if one.phase is None:
             yield None
             return
@@ -202,7 +199,7 @@ class Work:
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
         bed.known = True
-        # First: what is wrong over paths that were not as asked is not the product's fault.
+        # First: a fault over paths that were not as asked is not the product's.
         bed.testbed.check_emulation()
         complaint = Protocol.of(*added.read()).complaint(multipath=True)
         if complaint is not None:
@@ -213,7 +210,7 @@ class Work:
 
 
 def table_of(measured: Sequence[Measured], over: Rates) -> Table:
-    """Return what transfers carried beyond the cap: mean rates, the rest at the worst; last, what a poller would."""
+    """Return what transfers carried beyond the cap (mean rates, else the worst) and what a poller would carry."""
     columns = ("variant", "transfer", "n", "× cap", "beyond cap × time, kB", "in seconds of the cap")
     table = new_table("What passes beyond a cap", (*columns, "above the cap, s", "other, Mbit/s"), left=columns[:2])
     order = {each: number for number, each in enumerate(VARIANTS)}
@@ -240,11 +237,11 @@ def table_of(measured: Sequence[Measured], over: Rates) -> Table:
 
 
 def draw(target: Path, measured: Sequence[Measured], over: Rates) -> None:
-    """Draw what the capped path brought of each first transfer, and what the cap allows."""
+    """Draw what the capped path carried in each first transfer, and what the cap allows."""
     figure = style.new_figure(11, 4.6)
     axes = figure.subplots(1, 1)
     figure.subplots_adjust(left=0.065, right=0.79, top=0.82, bottom=0.13)
-    # What lies on the same line is seen beside it: the first is the widest.
+    # Overlapping lines stay visible: the first is the widest.
     looks = {
         "none": (style.MUTED, 2.0), "ours": (style.ETHERNET.color, 6.0), "budget": (style.THIRD, 3.5),
         "static": (style.FOURTH, 1.5), "poller": (style.WIFI.color, 2.0),

@@ -1,7 +1,7 @@
-"""What a transfer carried beyond a cap, from byte counters, and whether that is little enough. Pure.
+"""How much a transfer carried beyond a cap, from byte counters, and whether that is little enough. Pure.
 
-Bytes are those of IP packets towards the client; times are seconds since the first packet of the transfer. All that
-came counts against the cap from then on: nothing is left out because no cap could have been there yet.
+Bytes count IP packets towards the client; times are seconds since the transfer's first packet. All bytes count against
+the cap from then on, even those that came before any cap could be set.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ EXCESS = 1.05
 WINDOW = 1.0
 """Seconds over which a rate is taken."""
 SECONDS = 1.0
-"""What ours may be ahead of the cap, and above it."""
+"""How far ours may be ahead of the cap, and how long above it."""
 LEAST_CAPPED, LEAST_OTHER = 0.85, 0.9
-"""What is to be carried at least: of the cap over the whole transfer, of the other link from ``SLOW_START`` on."""
+"""What must be carried at least: of the cap over the whole transfer, of the other link from ``SLOW_START`` on."""
 SLOW_START = 3.0
-"""Seconds that both paths may take to get full."""
+"""Seconds for both paths to fill."""
 UNCAPPED = 3.0
-"""Multiple of the cap that the path must carry without one: else there is nothing to cap."""
+"""Multiple of the cap that the path must carry without one; otherwise there is nothing to cap."""
 LINK = 1.05
-"""Multiple of its link's rate that a path cannot carry where the link is emulated."""
+"""Multiple of its link's rate that a path cannot carry, because the link is emulated."""
 PREDICTED = 0.25
-"""By what share a poller's overshoot may differ from what its phase predicts."""
+"""Share by which a poller's overshoot may differ from what its phase predicts."""
 APART = 10.0
-"""How many times as much as ours the poller is expected to let through, at least."""
+"""Least expected ratio of the poller's overshoot to ours."""
 PACKET = 1500
-"""Bytes that ours is taken to have let through at the least: a ratio to nothing says nothing."""
+"""Bytes: the least overshoot assumed for ours, because a ratio to nothing says nothing."""
 EARLY = 10.0
-"""Seconds from the first packet in which a first transfer is compared with a repeated one; that is not over yet."""
+"""Seconds from the first packet in which a first and a repeated transfer are compared; neither is over then."""
 NO_MORE = 0.05
-"""By what share a first transfer may carry more in these."""
+"""Share by which a first transfer may carry more in these seconds."""
 FIRST_FLOOR = 200
-"""Bytes on the path with which a transfer begins: more than address resolution takes."""
+"""Bytes on the path that mark the begin of a transfer: more than address resolution takes."""
 CAPPED = ("ours", "budget", "static")
 """Variants that are under the cap from the first packet on."""
 TRANSFERS = ("first", "repeated")
@@ -60,25 +60,25 @@ class Outcome:
     early: float
     """The same over its first ``EARLY`` seconds."""
     ahead: float
-    """Bytes beyond cap × time, at the most."""
+    """Most bytes beyond cap × time."""
     excess: float
-    """The same beyond ``EXCESS`` × cap × time."""
+    """Most bytes beyond ``EXCESS`` × cap × time."""
     above: float
-    """After so many seconds no ``WINDOW`` exceeds the cap by more than ``EXCESS``; infinite if the last one does."""
+    """Seconds after which no ``WINDOW`` exceeds the cap by more than ``EXCESS``; infinite if the last one does."""
     rate: float
-    """Bits/s of the capped path, from ``SLOW_START`` on: until a poller capped it, else to the end."""
+    """Bits/s of the capped path from ``SLOW_START`` until a poller capped it, or to the end."""
     other: float
     """Bits/s of the other path from ``SLOW_START`` on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One transfer of one variant, with its samples for the picture. Times on the clock of the samples."""
+    """One transfer of one variant, with its samples for the picture. Times are on the samples' clock."""
 
     variant: str
     transfer: str
     phase: float | None
-    """Of a poller: seconds from the first packet of the first transfer to its reading."""
+    """For a poller: seconds from the first packet of the first transfer to its reading."""
     outcome: Outcome
     begin: float
     samples: tuple[Sample, ...]
@@ -86,18 +86,18 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the transfers run over. Bits/s."""
+    """What the transfers run over, bits/s."""
 
     cap: int
     link: int
     """Of the capped path."""
     other: int
     burst: int
-    """Bytes: one burst of a class of that rate, and a first window."""
+    """Bytes: one burst of a class of that rate, and an initial window."""
 
 
 def first_packet(samples: Sequence[Sample], device: str) -> float:
-    """Return when the first packet of a transfer came. Raises ValueError where none did."""
+    """Return when the first packet of a transfer came. Raises ValueError if none did."""
     for before, after in pairwise(samples):
         if after.octets[device] - samples[0].octets[device] > FIRST_FLOOR:
             return before.time
@@ -107,7 +107,7 @@ def first_packet(samples: Sequence[Sample], device: str) -> float:
 def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, end: float, until: float | None) -> Outcome:
     """Judge the transfer in *samples*, which ended at *end* on their clock, against a cap of *cap* bits/s.
 
-    *until* is when a poller set the cap. Raises ValueError where the samples do not hold a transfer.
+    *until* is when a poller set the cap. Raises ValueError if the samples hold no transfer.
     """
     begin = first_packet(samples, capped)
     inside = [s.time for s in samples if begin <= s.time <= end]
@@ -135,9 +135,9 @@ def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, end: flo
 
 
 def expected(measured: Sequence[Measured]) -> float:
-    """Return the bytes that a poller lets through of a first transfer, by the mean over all its phases; NaN for none.
+    """Return the mean bytes that a poller lets through of a first transfer, over all its phases; NaN for no transfer.
 
-    What passes grows with the phase; the measured phases give how fast, and the mean phase is half a period.
+    The overshoot grows with the phase. The measured phases give the rate of growth; the mean phase is half a period.
     """
     there = [(m.outcome.ahead, m.phase) for m in measured if m.transfer == "first" and m.phase]
     octets, phases = (sum(each) for each in zip(*there, strict=True)) if there else (math.nan, 1.0)
@@ -145,10 +145,10 @@ def expected(measured: Sequence[Measured]) -> float:
 
 
 def aims(measured: Sequence[Measured], over: Rates, planned: Mapping[str, int]) -> list[Aim]:
-    """Return the aims of the variants, of each of which so many first and repeated transfers were *planned*.
+    """Return the aims of the variants, with *planned* first and as many repeated transfers of each.
 
-    Every transfer is to keep to the cap. By the mean, first ones are to carry no more than repeated ones do in the same
-    time: the repeated ones no less than 1 - ``NO_MORE`` of the first.
+    Every transfer must keep to the cap. On average, repeated transfers must carry no less than 1 - ``NO_MORE`` of what
+    first ones carry in the same time.
     """
 
     def of(variant: str, transfer: str) -> list[Measured]:

@@ -1,4 +1,4 @@
-"""A quota tool as routers have them: it reads a counter from time to time, and has use capped that it finds."""
+"""A quota tool like those on routers: it reads a counter periodically, and caps excess use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from mptcp_lab.agent.pacing import Paced
 
 ALLOWED = 1_000_000
-"""Bytes that may come between two readings: a transfer is seen by the first reading after it began."""
+"""Bytes allowed between two readings: the first reading after a transfer began detects it."""
 
 
 class Poller:
@@ -17,18 +17,18 @@ class Poller:
     def __init__(self, read: Callable[[], int], cap: Callable[[], object], phase: float, period: float) -> None:
         """The first reading is *phase* seconds after the start, the others every *period* seconds."""
         self.capped_at: float | None = None
-        """When the cap was there, as time.monotonic()."""
+        """When the cap was set, as time.monotonic()."""
         self._read, self._cap = read, cap
         self._phase, self._before = phase, 0
         self._paced = Paced(self._look, period)
 
     def start(self, moment: float) -> None:
-        """Begin at *moment*, as time.monotonic(): when a transfer began, whose bytes are not in a reading yet."""
+        """Begin at *moment*, as time.monotonic(), when a transfer began whose bytes are in no reading yet."""
         self._before = self._read()
         self._paced.start(moment + self._phase)
 
     def stop(self) -> None:
-        """End, and raise what reading or capping raised."""
+        """End, and raise the error of reading or capping."""
         self._paced.stop()
         if self._paced.error is not None:
             raise self._paced.error

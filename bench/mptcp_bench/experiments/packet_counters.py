@@ -1,7 +1,7 @@
-"""Bytes that arrive at a node for each of its addresses, against time: where one device carries several subflows.
+"""Bytes received by a node for each of its addresses, over time, for several subflows on one device.
 
-nftables counts them; like a link, with the Ethernet header of each packet. Merging of packets is off in the testbed, so
-that each packet counted is one of the wire.
+nftables counts them, with each packet's Ethernet header, like a link. Packet merging is off in the testbed, so that
+each counted packet is one on the wire.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ INTERVAL = 0.25
 """Seconds between two readings."""
 TABLE = "bench_counters"
 PREFIX = "from_"
-"""Of the counters' names: some short ones are words of nft(8)'s language."""
+"""Of the counters' names: some short ones are keywords of nft(8)."""
 
 
 class PacketCounters(Recorder):
-    """Counts what arrives at *node* for each of *addresses*, by name, from entry to exit."""
+    """Counts the bytes that arrive at *node* for each of *addresses*, by name, from entry to exit."""
 
     def __init__(self, node: LiveNode, addresses: Mapping[str, str]) -> None:
         super().__init__(node, tuple(addresses), interval=INTERVAL)
@@ -41,7 +41,7 @@ class PacketCounters(Recorder):
             self._node.run(["nft", "delete", "table", "inet", TABLE])
 
     def wait(self, until: float) -> None:
-        """Wait until so many seconds after the start."""
+        """Wait until *until* seconds after the start."""
         time.sleep(max(0.0, until - self.now))
 
     def _take(self) -> None:
@@ -50,7 +50,7 @@ class PacketCounters(Recorder):
 
 
 def table(addresses: Mapping[str, str]) -> str:
-    """Return the table, as nft(8) takes it."""
+    """Return the table in nft(8) syntax."""
     counters = "".join(f"counter {PREFIX}{name} {{ }}\n" for name in addresses)
     rules = "".join(
         f"{'ip6' if ':' in address else 'ip'} daddr {address} counter name {PREFIX}{name}\n"

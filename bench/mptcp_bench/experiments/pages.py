@@ -1,13 +1,13 @@
 """A page of small files under a cap: what the capped path carries, and how long the page takes.
 
-Through the real proxy, Apache and throttler, over Ethernet, which is capped, and Wi-Fi: batches of downloads, some at
-once. Variants take turns: without a policy; with ours; with one static HTB class by client address on the proxy and no
+Batches of downloads, several at once, use the real proxy, Apache and throttler, over Ethernet, which is capped, and
+Wi-Fi. Variants alternate: without a policy; with ours; with one static HTB class by client address on the proxy and no
 throttler; with a path that really has that rate; and, computed, both paths filled from the first byte. A client with
-one path alone is measured the same way. The first batch of a throttler, of a client that it never saw, is judged apart.
+only one path is measured in the same way. A throttler's first batch, of a client that it never saw, is judged apart.
 
 *× cap* is what the capped path carried during the batch, × cap × time, and *worst* the same of its worst 2 s; *ahead*
 is the most by which it was ahead of cap × time. *s* are the seconds of the batch, then × those of the static class and
-of the computed ideal; *p50* and *p95* those of single files. *other* is Mbit/s over the other path, *joins* the
+of the computed ideal; *p50* and *p95* are those of single files. *other* is Mbit/s over the other path, *joins* the
 connections that had a second subflow, *plain* those that became plain TCP. *new* is a client's first batch.
 """
 
@@ -84,20 +84,20 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def _lacking(cell: Cell) -> str | None:
-    """Return why *cell* cannot be measured here."""
+    """Return why *cell* cannot be measured here, or None."""
     needed = {"chromium": ("chromium", "mptcpize"), "tls": ("openssl",)}.get(cell.kind, ())
     return next((why for feature in needed if (why := missing(feature))), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run of each cell: so many batches with our throttler, one of each other variant."""
+    """The runs of each cell: *runs* batches with our throttler, one of each other variant."""
 
     variants: Sequence[str]
     runs: int
 
     def batches(self, cell: Cell) -> Iterator[tuple[str, bool]]:
-        """Yield variants, and whether the throttler is to be one that never saw the client."""
+        """Yield each variant, and whether it needs a throttler that never saw the client."""
         skipped = ("ideal", "static", "link") if cell.lone else ("ideal",)
         for number in range(self.runs):
             for variant in self.variants:
@@ -116,7 +116,7 @@ class Work:
     attempts: Attempts
 
     def measure(self, cell: Cell) -> Iterator[Measured]:
-        """Yield the batches of *cell*; one that stays void is left out."""
+        """Yield the batches of *cell*; a batch that stays void is left out."""
         for variant, fresh in self.plan.batches(cell):
             bed = self.throttled if variant == "ours" else self.plain
             once = partial(self._batch, bed, cell, variant, fresh)
@@ -131,7 +131,7 @@ class Work:
             before = replace(cell, client="two", number=2 * cell.at_once)
             with bed.set_up(before, variant):
                 check_joins(before, bed.fetch(before))
-        # What the throttler knows of a client that lost a path is no longer true.
+        # What the throttler knows of a client that lost a path is outdated.
         unknown = variant == "ours" and (not bed.known or cell.client == "lost")
         with bed.set_up(cell, variant):
             batch = bed.fetch(cell)
@@ -151,6 +151,6 @@ class Work:
 
 
 def check_joins(cell: Cell, batch: Batch) -> None:
-    """Raise where the client had not the paths that it should have, and nothing shows why."""
+    """Raise TestbedError if the client's paths were not the intended ones, without another reason."""
     if cell.kind != "close" and not batch.plain and (batch.joins == 0) is not cell.lone:
         raise TestbedError(f"{batch.joins} second subflows of a client of the kind {cell.client}: the batch is void")

@@ -1,7 +1,7 @@
-"""Testbeds for batches of downloads: one with a throttler, one without, and what is done to them for a batch.
+"""Testbeds for batches of downloads: one with a throttler, one without, and their changes for a batch.
 
-Both stand at the same time, so that variants take turns. Where the throttler is, nothing but the throttler is changed:
-one that has seen the client stays that way until it is started anew.
+Both exist at the same time, so that variants alternate. Where the throttler runs, only the throttler is changed: one
+that has seen the client stays in that state until it is restarted.
 """
 
 from __future__ import annotations
@@ -43,20 +43,18 @@ from .pages_judging import Download
 from .two_paths import hop_shaper
 
 PAUSE = 1.0
-"""Seconds after the last connection of a batch before the next one."""
+"""Seconds between the last connection of a batch and the next batch."""
 INTERVAL = 0.02
-"""Seconds between two samples of the counters."""
 PATIENCE = 120.0
-"""Seconds that one download may take."""
 GONE = 60.0
-"""Seconds within which the connections of a batch are gone."""
+"""Seconds within which a batch's connections are gone."""
 _UNTRIED = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
-"""Has the client forget that handshakes of Multipath TCP were lost and those of plain TCP were not (Linux 6.12): where
-none that was under way succeeds, it opens nothing else for an hour. Older kernels have neither this nor the sysctl."""
+"""Reset the client's blackhole detection, which notes that MPTCP handshakes were lost and plain TCP's were not (Linux
+6.12): if none succeeds that was in progress, the client opens only plain TCP for an hour. Older kernels lack both."""
 TLS_PORT = 8443
 PORTS = {"connect": 443, "tls": TLS_PORT}
-"""Of the origin, where it is not 80."""
+"""The origin's ports other than 80."""
 _SQUID = f"""\
 include {SQUID_CONFIG}
 acl tunnel_ports port {TLS_PORT}
@@ -64,7 +62,7 @@ acl tunnel_ports port {TLS_PORT}
 
 
 class IpRecorder(Recorder):
-    """Samples the bytes of IP packets that *node* received, without their Ethernet headers."""
+    """Sample the bytes of received IP packets on *node*, without Ethernet headers."""
 
     def __init__(self, node: LiveNode, devices: Sequence[str]) -> None:
         super().__init__(node, devices, interval=INTERVAL)
@@ -80,19 +78,19 @@ class IpRecorder(Recorder):
 
 
 def ip_octets(seen: InterfaceBytes) -> int:
-    """Return the bytes of IP packets that a device received."""
+    """Return a device's received bytes of IP packets."""
     return seen.received - ETHERNET_HEADER * seen.packets
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What came of one batch, with the clock of the samples."""
+    """One batch, with the samples' clock."""
 
     samples: tuple[Sample, ...]
     downloads: tuple[Download, ...]
     joins: int
     plain: int
-    """Connections that became plain TCP, most because their handshake was lost more than once."""
+    """Connections that became plain TCP, mostly after losing their handshake more than once."""
 
 
 @dataclass(slots=True)
@@ -113,7 +111,7 @@ class Bed:
 
     @classmethod
     def built(cls, testbed: Testbed, sizes: Sequence[int], tls: bool = False) -> Bed:
-        """Start all but the throttler on *testbed*; files of *sizes* are called by them."""
+        """Start all but the throttler on *testbed*; files are named after their *sizes*."""
         proxy = testbed["proxy"]
         files = {str(size): size for size in sizes}
         origin = start_origin(testbed["origin"], files, tls_port=TLS_PORT if tls else None)
@@ -125,7 +123,7 @@ class Bed:
         return self.testbed["client"]
 
     def start_throttler(self, cell: Cell) -> None:
-        """Have a throttler that never saw the client, with the policy of *cell*."""
+        """Start a throttler that never saw the client, with the policy of *cell*."""
         if self.throttler is not None:
             self.throttler.process.stop()
         proxy = self.testbed["proxy"]
@@ -135,7 +133,7 @@ class Bed:
 
     @contextmanager
     def set_up(self, cell: Cell, variant: str) -> Iterator[None]:
-        """Have paths and classes as *variant* of *cell* wants them."""
+        """Set paths and classes for *variant* of *cell*."""
         with ExitStack() as stack:
             if cell.first == "other":
                 route = ["ip", "route", "add", "default", "via", "10.77.2.1", "dev", DEVICES[1], "metric", "50"]
@@ -152,7 +150,6 @@ class Bed:
 
     @contextmanager
     def _without_endpoints(self) -> Iterator[None]:
-        """Let the client open no further subflows."""
         node = self.client
         endpoints = self.testbed.topology.node("client").endpoints
         node.run(["ip", "mptcp", "endpoint", "flush"])
@@ -164,7 +161,7 @@ class Bed:
                 node.run(["ip", "mptcp", "endpoint", "add", *what])
 
     def fetch(self, cell: Cell) -> Batch:
-        """Download the files of *cell*. Raises TestbedError where one did not come whole."""
+        """Download the files of *cell*. Raises TestbedError if one is incomplete."""
         self.wait_until_quiet()
         self._orders += 1
         self.client.run(["sh", "-c", _FORGET], check=False)
@@ -188,7 +185,7 @@ class Bed:
         }
         file = self.client.write(f"order-{self._orders}.json", json.dumps(order))
         process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
-        # One that has no end would download on beside the next batch.
+        # An endless one would go on beside the next batch.
         with undone_on_error(process.kill):
             process.wait(PATIENCE * 5)
         if process.returncode != 0:
@@ -203,7 +200,7 @@ class Bed:
             return page.answers(PATIENCE, process)
 
     def wait_until_quiet(self) -> None:
-        """Wait until nobody has anything left of the last batch, and some time more."""
+        """Wait until the last batch's connections are gone, and ``PAUSE`` longer."""
         wait_until(lambda: not self._connections(), "the last batch's connections are gone", timeout=GONE)
         time.sleep(PAUSE)
 
@@ -215,15 +212,12 @@ class Bed:
 
 
 def plain(added: Mapping[str, int]) -> int:
-    """Return how many connections of a client became plain TCP, by what was *added* to its counters."""
+    """Return how many client connections became plain TCP, by what was *added* to its counters."""
     return fallbacks(added) + sum(added.get(name, 0) for name in _UNTRIED)
 
 
 def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, ...]:
-    """Return the times of downloads on a clock that was 0 at *started*; TestbedError where one was not complete.
-
-    Files are called by their size.
-    """
+    """Return the times of downloads since *started*. Raises TestbedError if one is incomplete, by its name's size."""
     broken = [a for a in answers if not a or a["error"] is not None or str(a["octets"]) != a["name"].partition("-")[0]]
     if broken:
         first = broken[0].get("error", "never begun") or f"{broken[0]['octets']} bytes of {broken[0]['name']}"
@@ -232,9 +226,9 @@ def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, 
 
 
 def static_class(cell: Cell) -> tuple[list[str], list[str]]:
-    """Return what makes the class that an administrator would, by client address, and what takes it away.
+    """Return the commands that make and remove the class that an administrator would, by client address.
 
-    Its numbers, the length of its queue too, are those that the throttler takes for as many subflows.
+    Its numbers, including the queue length, are the throttler's own for as many subflows.
     """
     rate = round(cell.cap * 1_000_000)
     room = 1 << (cell.at_once - 1).bit_length()

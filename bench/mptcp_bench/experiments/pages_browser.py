@@ -1,7 +1,7 @@
-"""A page in headless Chromium, which speaks Multipath TCP under mptcpize(8), and what it says of its downloads.
+"""A page in headless Chromium, which speaks MPTCP under mptcpize(8), and the times of its downloads.
 
-The page's script fetches all files at once, which Chromium does over six kept connections. When all are there it asks
-the origin for ``/done?…``, and the times stand in the origin's log: nothing is needed to look into the browser.
+The page's script fetches all files at once, which Chromium does over six persistent connections. Then it requests
+``/done?…`` from the origin, whose log thereby has the times: no access to the browser is needed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _numbers = count(1)
 
 
 class Page:
-    """A page on *origin*, of files that are there."""
+    """A page of existing files on *origin*."""
 
     def __init__(self, origin: Origin, names: Sequence[str]) -> None:
         self._names = names
         self._origin = origin
-        # Files are called by their size; of the page itself no bytes are counted.
+        # Files are named after their size; the page's own bytes are not counted.
         self.name = f"0-{next(_numbers)}.html"
         text = _PAGE % (" ".join(names), self.name)
         origin.host.write(str(Path(origin.directory.name) / "htdocs" / self.name), text)
@@ -52,7 +52,7 @@ class Page:
         return self._origin.url(self.name)
 
     def answers(self, within: float, process: Process) -> list[dict[str, Any]]:
-        """Return what the page says, as ``agent.fetch`` says it. Raises where it says nothing *within* seconds."""
+        """Return the page's times in ``agent.fetch``'s form. Raises TestbedError if there are none *within* seconds."""
         found: list[tuple[str, str]] = []
 
         def said() -> bool:
@@ -66,7 +66,7 @@ class Page:
 
 
 def answers(page: str, names: Sequence[str], begun: float, said: str) -> list[dict[str, Any]]:
-    """Read what a page said that was *begun* then: first comes the page itself."""
+    """Parse what a page *said* that *begun* then; the first answer is the page itself."""
     found = []
     for name, one in zip(names, said.split(","), strict=True):
         began, end, octets = map(int, one.split("+"))
@@ -80,7 +80,7 @@ def _answer(name: str, began: float, end: float, octets: int) -> dict[str, Any]:
 
 @contextmanager
 def chromium(client: LiveNode, proxy: str, url: str, number: int) -> Iterator[Process]:
-    """Have a Chromium that nobody has used before load *url* through *proxy*."""
+    """Load *url* through *proxy* in a Chromium with a new profile."""
     profile = client.directory / f"chromium-{number}"
     argv = ["chromium", *FLAGS, f"--user-data-dir={profile}", f"--proxy-server={proxy}", url]
     process = client.popen(mptcp_command(argv), name="chromium", env={"HOME": str(client.directory)})

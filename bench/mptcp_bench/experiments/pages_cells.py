@@ -1,4 +1,4 @@
-"""What the experiment ``pages`` can vary, and the policies that go with it. Pure."""
+"""What the experiment ``pages`` can vary, and the matching policies. Pure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ CLIENTS = ("two", "lone", "lost")
 POLICIES = ("cap", "min1", "budget")
 UNITS = {"k": 1_000, "M": 1_000_000}
 MOST_OCTETS = 1_000_000_000
-"""Of a file: the origin's directory has to hold it."""
+"""Most bytes of a file: the origin's directory has to hold it."""
 NUMBERS = {"20k": 200, "100k": 150, "500k": 50, "2M": 16, "mixed": 63}
-"""Files of a batch, by their size: some seconds each."""
+"""Files per batch, by file size: some seconds each."""
 KEPT, BROWSER = 8, 6
-"""Connections that are kept, and those that Chromium opens for one server."""
+"""Persistent connections, and Chromium's connections to one server."""
 MIXED = "mixed"
 
 
 def _page(files: int = 63, octets: int = 7_400_000) -> tuple[int, ...]:
-    """Return sizes as those of a web page: half of them below 47 kB, one of more than a megabyte, not in order."""
+    """Return shuffled sizes like those of a web page: half of them below 47 kB, one of more than a megabyte."""
     weights = [exp(1.4 * NormalDist().inv_cdf((i + 0.5) / files)) for i in range(files)]
     scale = octets / sum(weights)
     return tuple(round(weights[i * 25 % files] * scale) for i in range(files))
@@ -55,7 +55,7 @@ CHOICES = {
     "rates": "50/20", "rtt": "20/20", "client": "two", "policy": "cap", "first": "capped", "cap": "5", "share": "path",
     "kind": "get", "size": "100k", "at_once": "",
 }  # fmt: skip
-"""What chooses cells, each with its default: of what is given as a list, every combination is one."""
+"""The options that choose cells, with their defaults; every combination of listed values is a cell."""
 SELECTION: tuple[dict[str, str], ...] = (
     {"size": "20k,100k,500k,2M"},
     {"cap": "1", "number": "40"},
@@ -72,7 +72,7 @@ SELECTION: tuple[dict[str, str], ...] = (
     {"rtt": "20/80"},
     {"rates": "50/100", "cap": "30", "number": "300"},
 )
-"""What is run where nothing is chosen: some ten minutes."""
+"""Default selection: some ten minutes."""
 QUICK: tuple[dict[str, str], ...] = (
     {"size": "100k"},
     {"kind": "keepalive", "size": "mixed"},
@@ -82,7 +82,7 @@ QUICK: tuple[dict[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of what is varied. Rates in Mbit/s, RTTs in ms, of the capped path and of the other."""
+    """One combination of the options. Rates in Mbit/s, RTTs in ms, of the capped and the other path."""
 
     size: str
     number: int
@@ -105,12 +105,12 @@ class Cell:
 
     @property
     def lone(self) -> bool:
-        """Whether the client has the path alone on which its connections open."""
+        """Whether the client has only the path on which its connections open."""
         return self.client != "two"
 
     @property
     def paths(self) -> tuple[tuple[int, int], tuple[float, float]]:
-        """What cells must have in common to be measured in one testbed."""
+        """What cells must share to be measured in one testbed."""
         return self.rates, self.rtts
 
     def policy_text(self) -> str:
@@ -136,7 +136,7 @@ class Cell:
 
 
 def octets_of(size: str) -> int:
-    """Return the bytes of a size such as 100k. Raises ValueError for what is none."""
+    """Return the bytes of a size such as 100k. Raises ValueError for an invalid one."""
     number, unit = (size[:-1], UNITS[size[-1]]) if size[-1:] in UNITS else (size, 1)
     octets = float(number) * unit
     if not 1 <= octets <= MOST_OCTETS:
@@ -145,10 +145,7 @@ def octets_of(size: str) -> int:
 
 
 def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
-    """Return the cells that *options* choose, where they choose none a selection of all.
-
-    Raises OptionError for one that makes no sense.
-    """
+    """Return the cells that *options* choose, or a default selection. Raises OptionError for an invalid one."""
     chosen = (
         [options] if set(options) & set(CHOICES) else [{**options, **each} for each in (QUICK if quick else SELECTION)]
     )
@@ -160,7 +157,7 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
         ]
     except ValueError:
         raise refused(OPTIONS) from None
-    # Those of one testbed behind each other; sorting keeps the order otherwise.
+    # Keep the cells of one testbed together; sorting is stable otherwise.
     together = list(dict.fromkeys(cell.paths for cell in found))
     return sorted(found, key=lambda cell: together.index(cell.paths))
 
@@ -178,7 +175,7 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
     known |= {cell.share: SHARES, cell.kind: KINDS}
     if any(word not in there for word, there in known.items()) or many < 1 or min(cell.rates) < 1:
         raise ValueError
-    # As the policy has it; and one that the path does not reach caps nothing.
+    # The policy's own parser; and a cap that the path does not reach caps nothing.
     parse_rate(f"{cell.cap:g} Mbit/s")
     if cell.cap >= cell.rates[0]:
         raise ValueError
@@ -188,5 +185,5 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
 
 
 def variants_of(options: Mapping[str, str]) -> list[str]:
-    """Return the variants that *options* choose. Raises OptionError for one that there is not."""
+    """Return the variants that *options* choose. Raises OptionError for an unknown one."""
     return choice(options, "variant", VARIANTS)

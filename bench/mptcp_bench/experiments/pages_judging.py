@@ -1,7 +1,7 @@
-"""What a batch of downloads took, from byte counters and the times of its downloads, and the aims. Pure.
+"""What a batch of downloads took, from byte counters and download times, and the aims. Pure.
 
-Bytes are those of IP packets towards the client, times seconds on the clock of the samples. The cap is compared with
-what came from the first SYN of the batch to its last byte: nothing of it is left out, whenever a connection began.
+Bytes count IP packets towards the client, times are seconds on the samples' clock. The cap is compared with everything
+from the batch's first SYN to its last byte, whenever a connection began.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .aims import Aim
 from .payload import payload_share
 
 WINDOW = 2.0
-"""Seconds over which the capped path's rate is to be near its cap, wherever they begin."""
+"""Length in seconds of every window in which the capped path's rate must be near its cap."""
 MEAN, WORST, OVERSHOOT = 1.05, 1.25, 1.05
-"""Multiples of the cap: over the batch, over any window, and over the batch of a client that was not known."""
+"""Multiples of the cap: over the batch, over any window, and over the batch of a new client."""
 STATIC = 1.02
-"""Time of the batch, as a multiple of that with a static class."""
+"""Duration of the batch, as a multiple of that with a static class."""
 LONGER, NOT_LONGER = 0.25, 0.05
-"""What downloads of a client with one path may take longer: at first, in seconds; later, as a share, which is noise."""
+"""How much longer downloads of a one-path client may take: at first, in seconds; later, as a share, which is noise."""
 
 
 class Download(NamedTuple):
@@ -44,12 +44,12 @@ class Outcome:
     mean: float
     """Of the capped path over the batch, as a multiple of the cap."""
     worst: float
-    """Its greatest mean over ``WINDOW``; what lies outside of the batch counts as silence."""
+    """Its greatest mean over ``WINDOW``; outside of the batch counts as silence."""
     ahead: float
-    """How many bytes the capped path was ahead of its cap since the first SYN, at the most."""
+    """Most bytes by which the capped path was ahead of its cap since the first SYN."""
     capped: float
     other: float
-    """Bytes that each path brought."""
+    """Bytes over each path."""
     download: float
     """Seconds of one download: the mean, the median, the 95th percentile, the longest."""
     median: float
@@ -58,7 +58,7 @@ class Outcome:
 
 
 class Lead(NamedTuple):
-    """What the first connections of a client took, and those after them, in seconds of one download."""
+    """Seconds per download of a client's first connections, and of the later ones."""
 
     first: float
     first_longest: float
@@ -66,7 +66,7 @@ class Lead(NamedTuple):
 
 
 def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, downloads: Sequence[Download]) -> Outcome:
-    """Judge one batch under a cap of *cap* bits/s. Raises ValueError where the samples do not hold it."""
+    """Judge one batch under a cap of *cap* bits/s. Raises ValueError if the samples do not span it."""
     begin, end = min(d.began for d in downloads), max(d.ended for d in downloads)
     if not samples or samples[0].time > begin or samples[-1].time < end:
         raise ValueError("the samples do not span the batch")
@@ -90,7 +90,7 @@ def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, download
 
 
 class Octets:
-    """A counter between its samples: as if the bytes had come evenly."""
+    """A counter, linearly interpolated between its samples."""
 
     def __init__(self, samples: Sequence[Sample], device: str) -> None:
         self._times = [s.time for s in samples]
@@ -112,15 +112,15 @@ def lead(downloads: Sequence[Download], at_once: int) -> Lead:
 
 
 def ideal_seconds(octets: int, cap: int, other: int) -> float:
-    """Return how long *octets* of payload take over both paths, in bits/s of the wire, filled from the first byte."""
+    """Return the seconds for *octets* of payload over both paths, bits/s on the wire, filled from the first byte."""
     return octets * 8 / payload_share(4, multipath=True) / (cap + other)
 
 
 def judge_cell(known: Sequence[Outcome], fresh: Sequence[Outcome], static: Sequence[Outcome]) -> dict[str, Aim]:
-    """Return the aims of a client with two paths whose connections have one cap together, by figure.
+    """Return the aims of a two-path client whose connections share one cap, by figure.
 
-    *known* and *fresh* are batches under our cap, of a client that the throttler has seen before, and has not. Of
-    *static* there is one: time is a single figure with a bound, and no comparison of means.
+    *known* and *fresh* are batches under our cap, of a client that the throttler knows or does not know. There is one
+    *static* batch: time is a single figure with a bound, not a comparison of means.
     """
     aims = {}
     ours = known or fresh
@@ -137,10 +137,7 @@ def judge_cell(known: Sequence[Outcome], fresh: Sequence[Outcome], static: Seque
 
 
 def judge_lone(known: Sequence[Lead], fresh: Sequence[Lead], none: Sequence[Lead]) -> dict[str, Aim]:
-    """Return the aims of a client with one path, by figure; *none* are batches without a policy.
-
-    There is one batch of *none* and of *fresh*: these are single figures with bounds, and no comparisons of means.
-    """
+    """Return the aims of a one-path client, by figure; *fresh* and *none* (without a policy) have one batch each."""
     aims: dict[str, Aim] = {}
     if none and fresh:
         mean = fmean(x.first for x in fresh) - fmean(x.first for x in none)

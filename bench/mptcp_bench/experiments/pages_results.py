@@ -1,4 +1,4 @@
-"""What the experiment ``pages`` shows: its aims, tables and picture, from batches."""
+"""The aims, tables and picture of the experiment ``pages``, from batches."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Measured:
     plain: int
     samples: tuple[Sample, ...]
     begin: float
-    """Of the batch, on the clock of the samples."""
+    """Of the batch, on the samples' clock."""
 
 
 class Batches:
-    """All batches, to be asked by cell and variant."""
+    """All batches, by cell and variant."""
 
     def __init__(self, measured: Sequence[Measured]) -> None:
         self.cells = list(dict.fromkeys(m.cell for m in measured))
@@ -59,7 +59,7 @@ class Batches:
         return [m for m in self._measured if (m.cell, m.variant, m.fresh) == (cell, variant, fresh)]
 
     def variants(self, cell: Cell) -> list[tuple[str, bool]]:
-        """Return those that were measured, and whether with a new client."""
+        """Return the measured variants, each with whether the client was new."""
         return list(dict.fromkeys((m.variant, m.fresh) for m in self._measured if m.cell == cell))
 
     def aims(self, cell: Cell) -> dict[str, Aim]:
@@ -74,13 +74,13 @@ class Batches:
         return judge_cell(*([m.outcome for m in each] for each in (known, fresh, static)))
 
     def judged(self) -> list[tuple[str, Aim]]:
-        """Return all aims, each with its cell; of no batch at all nothing is shown."""
+        """Return all aims, each with its cell; the first one is missed without any batch."""
         any_at_all = ("all", Aim("batches measured", len(self._measured), least=1))
         return [any_at_all, *((str(cell), aim) for cell in self.cells for aim in self.aims(cell).values())]
 
 
 def tables(batches: Batches) -> list[Table]:
-    """Return what was measured of clients with two paths, and of those with one."""
+    """Return the tables of clients with two paths, and of those with one."""
     found = []
     for lone, titles, rows in ((False, COLUMNS, _add_rows), (True, LONE_COLUMNS, _add_lone_rows)):
         cells = [cell for cell in batches.cells if cell.lone is lone]
@@ -143,7 +143,7 @@ def _mean_of(outcomes: Sequence[Outcome]) -> Callable[[Callable[[Outcome], float
 
 
 def drawn_cell(batches: Batches) -> Cell | None:
-    """Return the first cell that has more than one variant to show beside each other."""
+    """Return the first cell with more than one variant to compare."""
     return next((c for c in batches.cells if not c.lone and len(_drawn(batches, c)) > 1), None)
 
 
@@ -170,7 +170,7 @@ def draw(target: Path, batches: Batches, cell: Cell) -> None:
 
 
 def resampled(samples: Sequence[Sample], begin: float, seconds: float) -> tuple[Sample, ...]:
-    """Return one sample every ``STEP`` of the batch, and the first of the silence after it; times since its begin."""
+    """Return one sample every ``STEP`` of the batch, and the first after it; times since its begin."""
     counters = {device: Octets(samples, device) for device in DEVICES}
     steps = int(seconds / STEP) + 2
     times = [STEP * number for number in range(steps + 1)]

@@ -1,4 +1,4 @@
-"""The payload in a full packet, by the headers of IP, TCP and MPTCP. Pure."""
+"""Payload of a full packet, by the headers of IP, TCP and MPTCP. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ IP_HEADER = {4: 20, 6: 40}
 
 
 def payload_share(family: int, *, multipath: bool) -> float:
-    """Return the payload in a full packet as a share of what the link counts."""
+    """Return the payload of a full packet as a share of the link's count."""
     headers = IP_HEADER[family] + TCP_HEADER + (DSS_OPTION if multipath else 0)
     return (1500 - headers) / FRAME

@@ -1,12 +1,12 @@
 """How soon a new subflow is throttled: from the MP_JOIN's third ACK on the wire to the first packet under its cap.
 
-Measured from outside the daemon. In the proxy's namespace a probe captures the third ACK and every packet of the
-subflow that will be capped, with the kernel's time stamps and the marks that netfilter gave them: the first packet with
-our bits in its mark left after the entry had come into the kernel's set. The proxy's end sends all the while, so that
-the two are most often a fraction of a millisecond apart, and the bytes that passed unthrottled in between are real. 200
-connections one after another; the second subflow joins in the first round trips, but for one connection in four in
-mid-transfer, with the link full. Nothing is anticipated: the entry of a connection that is expected to have a second
-subflow is there before that joins.
+It is measured from outside the daemon. In the proxy's namespace a probe captures the third ACK and every packet of the
+subflow that will be capped, with the kernel's time stamps and netfilter's marks: the first packet with our bits in its
+mark left after the entry had come into the kernel's set. The proxy's end sends all the time, so that the two are mostly
+a fraction of a millisecond apart, and the bytes that passed unthrottled in between are real. There are 200 connections,
+one after another; the second subflow joins in the first round trips, but for one connection in four in mid-transfer,
+with the link full. Anticipation is off: with it the entry of a connection that is expected to get a second subflow is
+there before the join.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def measure(backend: str, count: int) -> list[dict[str, float]]:
 
 
 def probed(testbed: Testbed, count: int, port: int = PROXY_PORT) -> list[dict[str, float]]:
-    """Return delay and bytes for each connection to *port*, where nobody listens; a throttler is there already."""
+    """Return delay and bytes for each connection to *port*, which must be free; a throttler runs already."""
     proxy, client = testbed["proxy"], testbed["client"]
     output = testbed.directory / "samples.json"
     module = "mptcp_bench.experiments.reaction_probe"
     asked = [str(count), str(output), str(port), client.address("eth0")]
     probe = proxy.popen([sys.executable, "-I", "-m", module, *asked], name="probe")
     ends = [proxy.address("wan0"), str(port), str(count), client.address("wlan0")]
-    # The next one is to have the port, which a process of its own listens on.
+    # Free the port, on which a separate process listens, for the next probe.
     with undone_on_error(probe.kill_tree):
         client.run([sys.executable, "-I", "-m", f"{module}_client", *ends], timeout=count + 60)
         if probe.wait(60) != 0:

@@ -1,8 +1,8 @@
-"""What the probe of the experiment ``reaction`` makes of the captured packets. Pure.
+"""How the probe of the experiment ``reaction`` evaluates captured packets. Pure.
 
-Times are the kernel's time stamps, as monotonic seconds. Connections come one after another, and each is known by
-the client's port of its first subflow, the one that is to be capped. Once the entry of that subflow is in the kernel's
-set, its packets have our bits in their marks.
+Times are the kernel's time stamps, as monotonic seconds. Connections come one after another, identified by the client's
+port of the first subflow, which is the one to be capped. Once that subflow's entry is in the kernel's set, its packets
+have our bits in their marks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck
 
 GIVE_UP_SECONDS = 3.0
-"""After a join whose entry has not come."""
+"""Seconds after a join whose entry has not come."""
 
 
 class Sent(NamedTuple):
@@ -42,7 +42,7 @@ class Join:
 
 
 class Joins:
-    """Finds the joins of connections to *port*, and the first packets after them that are throttled."""
+    """Finds the joins of connections to *port*, and the first throttled packets after them."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -53,26 +53,26 @@ class Joins:
         """By the client's port, since the connection began."""
 
     def segment(self, segment: Segment) -> None:
-        """Take a segment with an MPTCP option that signals something."""
+        """Process a segment with a signalling MPTCP option."""
         if segment.destination_port != self._port:
             return
         kinds = {type(option) for option in segment.options}
-        # The SYN and, a round trip later, the third ACK carry the option: the first of the two counts.
+        # The SYN and, a round trip later, the third ACK carry the option: the first counts.
         if MpCapable in kinds and segment.source_port != self._initial_port:
             self._initial_port, self._opened = segment.source_port, segment.time
             self._sent[self._initial_port] = []
-        # Sent again until it is acknowledged (RFC 8684, 3.2); only the first can be waited for.
+        # Retransmitted until it is acknowledged (RFC 8684, 3.2); only the first counts.
         if MpJoinAck in kinds and self._initial_port != self._joined_port:
             self._joined_port = self._initial_port
             self._waiting.append(Join(self._initial_port, segment.time, segment.time - self._opened))
 
     def packet(self, sent: Sent) -> None:
-        """Take a packet to a client. Nothing is kept of a connection that is decided, or whose SYN was not seen."""
+        """Process a packet to a client. Packets of a decided connection, or one without a seen SYN, are ignored."""
         if (of_connection := self._sent.get(sent.port)) is not None:
             of_connection.append(sent)
 
     def decided(self, now: float) -> Iterator[dict[str, float]]:
-        """Yield a sample for each join after which a packet was throttled, or that is too long ago."""
+        """Yield a sample for each join that was followed by a throttled packet, or is too old."""
         still = []
         for join in self._waiting:
             sent = self._sent[join.initial_port]
@@ -87,11 +87,11 @@ class Joins:
 
 
 def sample(join: Join, sent: Sequence[Sent]) -> dict[str, float]:
-    """Return what is known of a join from the packets of its connection's first subflow, in the order of their times.
+    """Return what is known of a join from its connection's first subflow's packets, in order of time.
 
-    ``delay_ms``: until the first packet that is throttled: infinite where none was, negative where one was before the
-    join, which therefore did not make the entry. ``gap_ms``: how long nothing was sent before that packet; the entry
-    came somewhere in this gap. ``bytes`` that passed unthrottled in between, and ``age_ms`` of the connection.
+    ``delay_ms`` is the time until the first throttled packet: infinite if there was none, negative if one came before
+    the join, which therefore did not make the entry. ``gap_ms``: how long nothing was sent before that packet; the
+    entry came somewhere in this gap. ``bytes`` passed unthrottled in between; ``age_ms`` is that of the connection.
     """
     before = list(takewhile(lambda packet: not packet.marked, sent))
     first = sent[len(before)].time if len(before) < len(sent) else math.inf

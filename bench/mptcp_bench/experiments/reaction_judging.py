@@ -1,4 +1,4 @@
-"""What the experiment ``reaction`` asks of the delays that its probe measured. Pure."""
+"""The aims of the experiment ``reaction`` for the delays measured by its probe. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .aims import Aim
 from .reaction_probe_client import LATE_EVERY
 
 LATE_MS = 200.0
-"""Age from which a connection's transfer is well under way."""
+"""Age from which on a connection's transfer is well under way."""
 AIM_P99_MS = 5.0
 
 JoinSample = Mapping[str, float]
@@ -18,12 +18,12 @@ JoinSample = Mapping[str, float]
 
 
 def reactions(samples: Sequence[JoinSample]) -> list[float]:
-    """Return the delays of those joins after which a cap came, in milliseconds."""
+    """Return the delays of the joins that were followed by a cap, in milliseconds."""
     return [sample["delay_ms"] for sample in samples if 0 <= sample["delay_ms"] < inf]
 
 
 def judge(found: Mapping[str, Sequence[JoinSample]], offered: Sequence[str], count: int) -> list[Aim]:
-    """Return the aims for the samples of each adapter that is *offered*; *count* connections were made with each."""
+    """Return the aims for the samples of each *offered* adapter; *count* connections were made with each."""
     return [aim for backend in offered for aim in _judge(backend, found.get(backend, ()), count)]
 
 
@@ -41,7 +41,7 @@ def _judge(backend: str, samples: Sequence[JoinSample], count: int) -> list[Aim]
         Aim(f"{name}, p99", percentile(delays, 99, default=inf), " ms", most=AIM_P99_MS),
         Aim(f"{name}, greatest", percentile(delays, 100, default=inf), " ms"),
     ]
-    # Where no cap came, both are infinite.
+    # Without a cap both are infinite.
     if last := [sample["delay_ms"] - sample["gap_ms"] for sample in samples if sample["gap_ms"] < inf]:
         name = f"{backend}: third ACK to the last packet that got past it"
         shares = (("median", 50), ("p99", 99), ("greatest", 100))

@@ -1,9 +1,9 @@
 """The probe of the experiment ``reaction``: ``python -m … COUNT FILE PORT CLIENT``, in the proxy's namespace.
 
-Accepts MPTCP connections to PORT and sends on each; captures what signals, and what it sends to the address CLIENT with
-the marks that netfilter gave it; writes one sample for each join. All times are the kernel's, so that it need not be
-quick, and takes no processor from those whose reaction is measured. What goes to other ports, thousands of tunnels
-perhaps, the kernel keeps from it.
+It accepts MPTCP connections to PORT and sends on each; it captures signalling segments, and what it sends to the
+address CLIENT with netfilter's marks; it writes one sample for each join. All times are the kernel's, so that it need
+not be quick, and takes no processor from the programs whose reaction is measured. The kernel filters out other ports,
+perhaps with thousands of tunnels.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mptcp_throttler.shaping.model import Ownership
 from .reaction_joins import Joins, Sent
 
 _LAST_SECONDS = 30.0
-"""After the last join."""
+"""Seconds after the last join."""
 _IDLE_SECONDS = 0.05
-"""In which what the wire brings has room in its buffer."""
+"""Seconds between readings, for which the socket's buffer is large enough."""
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK = 35, 33, 75
 _SO_MARK = 36
 _HEADERS = 14 + 20
@@ -85,7 +85,7 @@ def serve(port: int) -> None:
 
 
 def watch(signals: Capture, wire: Wire, count: int, port: int) -> list[dict[str, float]]:
-    """Return one sample for each join that was seen, of *count* connections."""
+    """Return one sample for each seen join, of *count* connections."""
     samples: list[dict[str, float]] = []
     joins, deadline = Joins(port), time.monotonic() + _LAST_SECONDS
     while len(samples) < count and time.monotonic() < deadline:
@@ -103,7 +103,7 @@ def watch(signals: Capture, wire: Wire, count: int, port: int) -> list[dict[str,
 
 def main(count: int, output: Path, port: int, client: str) -> None:
     signals, wire = Capture("wan0", [port]), Wire(port, client)
-    # A process of its own: threads would make the watch wait for the interpreter, 5 ms at a time.
+    # A separate process: with threads the watch would wait for the interpreter, 5 ms at a time.
     multiprocessing.get_context("spawn").Process(target=serve, args=(port,), daemon=True).start()
     output.write_text(json.dumps(watch(signals, wire, count, port)))
 

@@ -1,9 +1,9 @@
 """The client of the experiment ``reaction``: ``python -m … ADDRESS PORT COUNT JOINING``, in the client's namespace.
 
-Opens connections one after another, reads from each until it has a second subflow and for a moment more, and aborts it:
-what an orderly end leaves in the proxy's buffers would be sent beside the next connection. *JOINING* is the address of
-the second path. Three of four connections join it as soon as they can; for the fourth its endpoint (ip-mptcp(8)) is
-made only when the transfer is well under way.
+It opens connections one after another, reads from each until shortly after it has a second subflow, and aborts it: what
+an orderly end leaves in the proxy's buffers would be sent beside the next connection. *JOINING* is the address of the
+second path. Three of four connections join it as soon as they can; for the fourth the endpoint (ip-mptcp(8)) is created
+only when the transfer is well under way.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import time
 
 _READ_SECONDS, _LATE_SECONDS, _PAUSE_SECONDS = 0.15, 0.25, 0.05
 _JOIN_SECONDS = 5.0
-"""For which a second subflow is waited for: a SYN that was lost is sent again after 1 and 3 seconds."""
+"""Wait for a second subflow: a lost SYN is sent again after 1 and 3 seconds."""
 LATE_EVERY = 4
 _ID = "99"
-"""Of the only endpoint, which takes the place of the topology's."""
+"""Of the only endpoint, which replaces the topology's."""
 _FIRST_PORT, _PORTS, _PORTS_A_SECOND = 10_000, 20_000, 10
-"""Below those that the kernel gives by itself."""
+"""Below the kernel's ephemeral ports."""
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
 _ABORT = struct.pack("ii", 1, 0)
 """struct linger."""
@@ -41,10 +41,10 @@ def read_until_joined(connection: socket.socket) -> None:
 
 
 def port_at(now: float) -> int:
-    """Return the port of a connection that begins at *now*, monotonic seconds, one of which takes longer than 0.1 s.
+    """Return the port of a connection that begins at *now*, monotonic seconds; each takes longer than 0.1 s.
 
-    Whoever runs this program again gets other ports, too: the entry of a connection that has ended stays for ten
-    seconds, and would cap another one of the same port, from its first segment until the throttler knows of it.
+    Another run of this program gets other ports, too: the entry of an ended connection stays for ten seconds, and would
+    cap a new connection with the same port from its first segment until the throttler knows of it.
     """
     return _FIRST_PORT + int(now * _PORTS_A_SECOND) % _PORTS
 
@@ -54,7 +54,7 @@ def endpoint(*words: str) -> None:
 
 
 def endpoint_later(*words: str) -> subprocess.Popen[bytes]:
-    """Begin what makes the endpoint in mid-transfer: to start a program then would keep the client from reading."""
+    """Start the endpoint's later creation: starting a program in mid-transfer would keep the client from reading."""
     return subprocess.Popen(["sh", "-c", f"sleep {_LATE_SECONDS}; exec ip mptcp endpoint {' '.join(words)}"])
 
 

@@ -1,15 +1,15 @@
 """kill -9 and restart in mid-transfer; SIGTERM, and clean-up after a crash, in mid-transfer too.
 
-With each netfilter adapter that this kernel offers, on downloads through the proxy under conf/policy.yaml and two rules
-more: one steers other clients by order, so that sysctls are set, one caps uploads, so that there is an IFB device. The
-start must change each kind of thing whose return is judged: what was never changed is not put back either.
+It runs with each netfilter adapter that this kernel offers, on downloads through the proxy under conf/policy.yaml and
+two more rules: one steers other clients by order, so that sysctls are set, one caps uploads, so that there is an IFB
+device. The start must change each kind of thing whose return is judged: what was never changed is not put back either.
 
-- killed: the sysctls are at once as before the start, by the keeper; all else stays: the caps are in force while no
-  throttler runs. A new one adopts them: the same classes on the same subflows, the same entries and classes in the
-  kernel, at no moment more traffic than the cap, no gap in goodput;
+- killed: the keeper restores the sysctls at once as before the start; everything else stays, and the caps are in force
+  while no throttler runs. A new throttler adopts them: the same classes on the same subflows, the same entries and
+  classes in the kernel, at no moment more traffic than the cap, no gap in goodput;
 - ended by SIGTERM under a cap; and killed under a cap, then ``mptcp-throttler cleanup``: each time the kernel's dumps
   are at once as before the first start (``system_state``), and so are processes, what they hold of BPF, and files.
-  After SIGTERM the keeper goes with the last connection: processes and files are compared after the download.
+  After SIGTERM the keeper ends with the last connection: processes and files are compared after the download.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ from .recovery_judging import BEFORE, RESTART, Observed, judge, made
 SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
 """Seconds: to the steady state, without a throttler, and after the restart."""
 CONNECTIONS = 90.0
-"""Seconds until the proxy has none of a client that has gone: one whose data nobody took has a minute's patience."""
+"""Seconds until the proxy has dropped a vanished client's connections: it tries for a minute to deliver data."""
 FILE_SIZE = 200_000_000
-"""More than the download gets done; the client is stopped."""
+"""More than the download gets; the client is stopped."""
 RULES = (
     {
         "name": "others-in-order",
@@ -80,15 +80,15 @@ RULES = (
     },
     {"name": "uploads", "paths": ["wifi"], "direction": "up", "throttle": {"rate": "10 Mbit/s"}},
 )
-"""Beside those of conf/policy.yaml. Neither is for what the download sends: its rates are those without them."""
+"""Added to conf/policy.yaml. Neither matches the download, whose rates are those without them."""
 OF_PROGRAMS = (PROCESSES, BPF, FILES)
-"""What is in a whole state and not in the kernel's."""
+"""In a whole state, but not in the kernel's."""
 
 
 def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Run it with every backend that this kernel offers; nothing in it is drawn at random."""
+    """Run it with every backend that this kernel offers; nothing is drawn at random."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "wget", "mptcpize")
-    # Uploads are shaped by nftables on ingress and an IFB device, whatever the backend of downloads.
+    # Uploads are shaped by nftables on ingress and an IFB device, whatever the downloads' backend.
     need("nftables", "nft-ingress", "ifb", "bpf-pacing")
     offered = backends()
     found = []
@@ -141,7 +141,7 @@ def examine(testbed: Testbed, backend: str) -> Observed:
         pause(client, lambda: recorder.now, ready + AFTER)
         end, samples = recorder.now, recorder.samples
         capped_at_stop, exit_code = len(caps(throttler)), throttler.process.stop(grace=15)
-        # The keeper goes with the last connection.
+        # The keeper ends with the last connection.
         at_stop = differences(without(before, PROCESSES, FILES), without(whole_state(node, state), PROCESSES, FILES))
         still_running(client)
         client.stop()
@@ -161,18 +161,18 @@ def examine(testbed: Testbed, backend: str) -> Observed:
 
 
 def are_back(before: str, now: str) -> bool:
-    """Return whether the sysctls are as *before*; those of links that came or went do not count."""
+    """Return whether the sysctls are as *before*; links that came or went do not count."""
     return not now.startswith(FAILED) and not changed_sysctls(before, now)
 
 
 def policy() -> str:
-    """Return conf/policy.yaml with ``RULES`` behind its own, as JSON, which is YAML."""
+    """Return conf/policy.yaml followed by ``RULES``, as JSON, which is YAML."""
     shipped = YAML(typ="safe").load(POLICY.read_text())
     return json.dumps({**shipped, "rules": [*shipped["rules"], *RULES]})
 
 
 def download(testbed: Testbed, backend: str, origin: Origin, proxy: Proxy, clock: Callable[[], float]) -> Process:
-    """Start a download and return it in its steady state. Raises TestbedError where it is not one over both paths."""
+    """Start a download and return it in its steady state. Raises TestbedError if it does not use both paths."""
     added, begin = Added(testbed["client"], testbed["proxy"]), clock()
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
     client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
@@ -189,14 +189,14 @@ def still_running(client: Process) -> None:
 
 
 def settled(before: State, node: LiveNode, state: Path) -> list[str]:
-    """Return what differs once the keeper has ended, or has had the time for it."""
+    """Return what differs once the keeper has ended, or has had time to."""
     with suppress(TestbedError):
         wait_until(lambda: not differences(before, whole_state(node, state)), "it is as before", timeout=CONNECTIONS)
     return differences(before, whole_state(node, state))
 
 
 def pause(client: Process, clock: Callable[[], float], until: float) -> None:
-    """Wait while the download goes on."""
+    """Wait until *until* while the download goes on."""
     while clock() < until:
         still_running(client)
         time.sleep(0.02)
@@ -213,6 +213,6 @@ def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
 
 
 def cleanup(node: LiveNode, config: Path) -> None:
-    """Run ``mptcp-throttler cleanup`` where it sees the dead daemon's state."""
+    """Run ``mptcp-throttler cleanup`` with the dead daemon's mounts."""
     argv = [program("mptcp-throttler"), "cleanup", "--config", str(config)]
     node.run(with_mounts(argv, throttler_mounts(node)))

@@ -1,4 +1,4 @@
-"""What the experiment ``recovery`` asks of one run: of its samples, and of the kernel's dumps. Pure."""
+"""The aims of one run of the experiment ``recovery``: for its samples, and for the kernel's dumps. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .devices import DEVICES
 BEFORE = 2.0
 """Seconds before the kill over which the steady rates are taken."""
 GAP = 0.25
-"""Seconds below half of the steady rate that count as no gap: two and a half samples."""
+"""Seconds below half of the steady rate that are no gap: two and a half samples."""
 WINDOW = 0.5
 """Seconds over which the cap must hold at every moment from the kill to the end."""
 RESTART = 10.0
@@ -33,14 +33,14 @@ RESTART = 10.0
 KEEPER = 1.0
 """Seconds after kill -9 until the sysctls are as before the start: the keeper needs milliseconds and a processor."""
 LEAST, MOST = 0.95, 1.05
-"""Of a cap, a link, and the goodput before."""
+"""Share of a cap, a link, or the earlier goodput."""
 USED = 0.9
-"""Of a cap, at least: how full the sender keeps it varies by some percent; 0.94 was seen before anything was killed."""
+"""Least share of a cap: the sender's use of it varies by some percent; 0.94 was seen before anything was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One run with one adapter. Times are seconds on the clock of the samples; dumps are texts of what differs."""
+    """One run with one adapter. Times are seconds on the samples' clock; dumps are texts of the differences."""
 
     backend: str
     samples: Sequence[Sample]
@@ -48,16 +48,16 @@ class Observed:
     killed: float
     restarted: float
     same: float
-    """When the restarted throttler had the same caps on the same subflows; infinity if it never had."""
+    """When the restarted throttler had the same caps on the same subflows; infinite if never."""
     ready: float
-    """From when on the caps are to hold again."""
+    """When the caps must hold again."""
     end: float
     capped: int
     """Subflows with a class, before the kill."""
     made: Mapping[str, int]
-    """How many of each kind there were more, or otherwise, under the throttler than before it; see :func:`made`."""
+    """Number of new or changed things of each kind under the throttler; see :func:`made`."""
     fail_open: float
-    """Seconds from the kill until the sysctls were as before the start; infinity if they never were."""
+    """Seconds from the kill until the sysctls were as before the start; infinite if never."""
     by_kill: Sequence[str]
     by_restart: Sequence[str]
     capped_at_stop: int
@@ -68,7 +68,7 @@ class Observed:
     at_cleanup: Sequence[str]
 
     def dumps(self) -> list[tuple[str, Sequence[str]]]:
-        """Return what differs, by the words for when it was looked at."""
+        """Return the differences, with words for the moment of the dump."""
         return [
             ("dumps that changed by kill -9, less sysctls", self.by_kill),
             ("dumps that changed by the restart", self.by_restart),
@@ -88,10 +88,7 @@ class Observed:
 
 
 def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
-    """Return how many of each kind of thing the throttler made or changed.
-
-    *before* and *under* are the whole states without it and with it.
-    """
+    """Return how many things of each kind changed from the whole state *before* to that *under* the throttler."""
 
     def lines(begin: str, *names: str) -> int:
         new = (Counter(under[name].splitlines()) - Counter(before[name].splitlines()) for name in names)
@@ -112,10 +109,7 @@ def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
 
 
 def judge(seen: Observed, cap: int, wifi: int) -> list[Aim]:
-    """Return the aims; *cap* is Ethernet's, *wifi* the other link's rate, bits/s.
-
-    Raises ValueError where the samples do not hold the run.
-    """
+    """Return the aims; *cap*: Ethernet's, *wifi*: Wi-Fi's rate, bits/s. Raises ValueError for too few samples."""
     rates = seen.rates()
     total = sum(rates["before"].values())
     aims = [
@@ -127,7 +121,7 @@ def judge(seen: Observed, cap: int, wifi: int) -> list[Aim]:
         Aim("Wi-Fi / its link, before", rates["before"]["wlan0"] / wifi, least=LEAST, most=MOST),
     ]
     aims += [Aim(f"Ethernet / its cap, {name}", r["eth0"] / cap, least=USED, most=MOST) for name, r in rates.items()]
-    # The moments in which one throttler is gone and the next begins are too short for a mean of their own.
+    # The moments between the end of one throttler and the start of the next are too short for a mean of their own.
     most = greatest_rate(seen.samples, "eth0", WINDOW, seen.killed, seen.end)
     after = sum(rates["after"].values()) / total if total else float("nan")
     gap = longest_gap(seen.samples, DEVICES, total / 2, seen.killed, seen.end)

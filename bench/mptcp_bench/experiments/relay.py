@@ -1,14 +1,15 @@
-"""What a proxy costs to carry a byte and a request: ours beside every peer, in one run, turn by turn.
+"""What a proxy costs to carry a byte and a request: ours beside every peer, in one run, alternating.
 
-Downloads of large files by GET and through tunnels (CONNECT), small requests over kept connections as fast as the
-proxy answers and at half that rate, and idle and busy connections that are held; by TCP clients, and by Multipath TCP
-with one subflow and with two. Each proxy runs alone while it is measured, started anew; the order is drawn for each
-round. The main figure is the processor time of all processes of the proxy, seconds for 10^9 bytes or µs for a request,
-as the median of the rounds and its 95 % bootstrap interval; */ direct* are rates, × the rate without a proxy. A proxy
-that shares its processors pays for the kernels of router and client, too; with ``processors=apart`` it has its own.
+The tasks are downloads of large files by GET and through tunnels (CONNECT), small requests over persistent connections
+as fast as the proxy answers and at half that rate, and idle and busy connections that are held; by TCP clients, and by
+Multipath TCP with one subflow and with two. Each proxy runs alone and freshly started while it is measured; the order
+is drawn for each round. The main figure is the processor time of all processes of the proxy, seconds for 10^9 bytes or
+µs for a request, as the median of the rounds and its 95 % bootstrap interval; */ direct* are rates, × the rate without
+a proxy. A proxy that shares its processors also pays for the kernels of router and client; with ``processors=apart`` it
+has its own.
 
 The clients are ``native/relay_load.c``. Of Debian's load generators wrk has neither tunnels nor a rate, ab speaks
-HTTP/1.0, and h2load and hey keep no tunnel for further requests; none counts what an answer took from when it was due.
+HTTP/1.0, and h2load and hey keep no tunnel for further requests; none measures an answer's time from when it was due.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = ["OPTIONS", "run"]
 
 MULTIPATH = {"own": "its listener", "wrapped": "all its sockets, by mptcpize", "": "none"}
 DESCRIPTORS = 20_000
-"""That each proxy may have: a tunnel takes two, of the splice relay six."""
+"""That each proxy may have: a tunnel takes two, in the splice relay six."""
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
@@ -83,7 +84,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
-    """Return what is measured of *cell*: what it cannot do is left out."""
+    """Return the tasks of *cell*, without those that it cannot do."""
     tasks = [
         task for task in plan.tasks_of(setting) if cell.proxy == DIRECT or applies(task, PEERS[cell.proxy].tunnels)
     ]
@@ -91,10 +92,7 @@ def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
 
 
 def fitting(plan: Plan, asked: bool, processors: Collection[int]) -> tuple[Plan, list[str]]:
-    """Return *plan* without what takes more than these *processors*, and a line for what is left out.
-
-    Raises TestbedError where that was *asked* for.
-    """
+    """Return *plan* without what these *processors* cannot run, and why. Raises TestbedError if it was *asked* for."""
     if any(setting.apart for setting in plan.settings):
         try:
             Shares.of(processors)
@@ -151,7 +149,7 @@ def _shown(m: Measured) -> str:
 
 
 def _allow_descriptors() -> None:
-    """Let what is started have as many descriptors as a proxy needs, where this host allows them."""
+    """Raise the descriptor limit of child processes to what a proxy needs, as far as this host allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -1,8 +1,8 @@
-"""The testbed of the experiment ``relay``: one proxy at a time, started anew, and clients that ask through it.
+"""The testbed of the experiment ``relay``: one freshly started proxy at a time, and clients that use it.
 
-Client, core, proxy and origin are namespaces of one machine; a veth pair delivers in the context of the sender, so that
-a proxy is charged for its packets' way to the client, as all are, unless it has a processor to itself
-(``own_processor``). Memory is that of a proxy which has served nothing before.
+Client, core, proxy and origin are namespaces of one machine. A veth pair delivers in the sender's context, so every
+proxy is charged for its packets' way to the client, unless it has a processor to itself (``own_processor``). Memory is
+that of a proxy that has served nothing before.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from .two_paths import one_subflow
 SMALL, LARGE = "small", "large"
 FILES = {SMALL: 1_000, LARGE: 200_000_000}
 MULTIPATH_PORT = 8080
-"""Of an origin that takes Multipath TCP, where there is one."""
+"""Of an origin that accepts MPTCP, if there is one."""
 WARM = 0.4
 """Seconds from when all connections stand until a measurement begins: windows are open."""
 ENDING = 60.0
-"""Seconds for a killed proxy to be gone, on a machine where others come first."""
+"""Seconds for a killed proxy to vanish on a busy machine."""
 PATIENCE = 60.0
-"""Seconds for connections to be opened."""
+"""Seconds to open connections."""
 JOINING = 60.0
 """Seconds for their second subflows."""
 PERCENTS = (50, 90, 99)
 SAMPLES = 5
-"""Of memory, in a measurement."""
+"""Memory samples per measurement."""
 
 
 class Accepted:
-    """How many Multipath TCP connections, and joins, the kernel of *node* takes from now on."""
+    """How many MPTCP connections and joins the kernel of *node* accepts from now on."""
 
     def __init__(self, node: LiveNode) -> None:
         self._added = Added(node)
@@ -59,14 +59,14 @@ class Accepted:
         return counted.get("MPTcpExtMPCapableACKRX", 0), counted.get("MPTcpExtMPJoinAckRx", 0)
 
     def wait_for(self, joins: int) -> None:
-        """Wait until there are so many, for ``JOINING`` at the most."""
+        """Wait for so many joins, for at most ``JOINING``."""
         deadline = time.monotonic() + JOINING
         while self.read()[1] < joins and time.monotonic() < deadline:
             time.sleep(0.05)
 
 
 def topology(setting: Setting) -> Topology:
-    """Return the links of *setting*."""
+    """Return the topology of *setting*."""
     return paths(setting.rates, offloads=setting.offloads, name="relay")
 
 
@@ -77,17 +77,16 @@ class Bed:
     testbed: Testbed
     setting: Setting
     seconds: float
-    """For which a transfer is measured."""
+    """Duration of a measured transfer."""
     hold_count: int
-    """Idle connections that are held."""
     web: Origin
     numbers: Iterator[int] = field(default_factory=itertools.count)
     logs: Path | None = None
-    """The directory of the proxy that was started last, and of its logs."""
+    """The directory of the last started proxy, with its logs."""
     halves: dict[tuple[Cell, int], float] = field(default_factory=dict)
-    """Half of the requests a second that a proxy answered, by round."""
+    """Half of the requests per second that a proxy answered, by round."""
     shares: Shares | None = None
-    """Whose the processors are; None: all share them."""
+    """Assignment of the processors; None: all share them."""
 
     @classmethod
     def built(
@@ -108,11 +107,11 @@ class Bed:
 
     @contextmanager
     def running(self, cell: Cell, more: str = "") -> Iterator[Program | None]:
-        """Have the proxy of *cell* run, ours with *more* in its squid.conf; without a proxy, nothing."""
+        """Run the proxy of *cell*, ours with *more* in its squid.conf; for DIRECT run nothing."""
         if cell.proxy == DIRECT:
             yield None
             return
-        # The threads of the one that was killed before end one after the other.
+        # The threads of the killed proxy end one after the other.
         wait_until(self._port_free, f"the port of {cell.proxy} is free", timeout=ENDING)
         host = self.testbed["proxy"]
         directory = host.directory / f"{cell.proxy}-{next(self.numbers)}"
@@ -129,16 +128,15 @@ class Bed:
             process.kill_tree()
 
     def _port_free(self) -> bool:
-        """Say whether nobody listens."""
         return not self.testbed["proxy"].run(["ss", "-tlnH", "sport", "=", f":{PORT}"]).stdout
 
     @contextmanager
     def asking(
         self, cell: Cell, task: str, count: int, requests: int, file: str, rate: float = 0, *, close: bool = False
     ) -> Iterator[Load]:
-        """Have *count* clients of the kind of *cell* ask for *file*, as *task* says, *requests* times each.
+        """Let *count* clients of *cell*'s kind request *file*, as *task* says, *requests* times each.
 
-        With *close* the server is to close each connection after its answer; one that rests is then opened anew.
+        With *close* the server closes each connection after its answer, and the client opens a new one.
         """
         client = self.testbed["client"]
         host = f"[{self.origin}]" if ":" in self.origin else self.origin
@@ -157,11 +155,11 @@ class Bed:
             yield load
 
     def subflows(self, cell: Cell) -> AbstractContextManager[None]:
-        """Let the clients join as many subflows as those of *cell* have."""
+        """Let the clients join as many subflows as *cell* says."""
         return one_subflow(self.testbed) if CLIENTS[cell.client] == 1 else nullcontext()
 
     def transfer(self, cell: Cell, task: str, number: int, process: Program | None) -> Measured:
-        """Measure bulk transfers or small requests through a proxy that runs."""
+        """Measure bulk transfers or small requests through a running proxy."""
         count, file = (STREAMS, LARGE) if task in BULK else (KEPT, SMALL)
         rate = 0.0
         if task == "latency":
@@ -200,7 +198,7 @@ class Bed:
                 self._settle()
                 user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel
                 failures = load.read().failures
-        # Every connection has two ends, one of which is the proxy's; both have the same structures in the kernel.
+        # Each connection has two ends with the same structures in the kernel; one is the proxy's.
         return Measured(
             self.setting, cell, task, number, failures=failures, user=user / count, kernel=kernel / 2 / count,
             failure=load.complaint(),
@@ -221,7 +219,7 @@ class Bed:
         return Measured(self.setting, cell, "busy", number, failures=failures, user=grown / each, kernel=kernel / each)
 
     def wait(self, load: Load, process: Program | None, enough: Callable[[Counters], bool], what: str) -> None:
-        """Wait until *load* has counted *enough*; TestbedError, with all that it counted and the proxy's last words."""
+        """Wait until *load* has counted *enough*; TestbedError has all counts and the proxy's last log lines."""
         try:
             wait_until(lambda: enough(load.read()), what, timeout=PATIENCE)
         except TestbedError as error:
@@ -235,7 +233,7 @@ class Bed:
         return process.tail() + "".join(f"\n    {line}" for line in ends.splitlines())
 
     def _ready(self, cell: Cell, load: Load, count: int, accepted: Accepted, process: Program | None) -> None:
-        """Wait until *count* connections stand, with the subflows of *cell*; TestbedError where they have others."""
+        """Wait until *count* connections stand, with the subflows of *cell*. Raises TestbedError if they differ."""
         self.wait(load, process, lambda seen: seen.standing == count, f"{cell}: {count} connections stand")
         if cell.proxy != DIRECT:
             accepted.wait_for(count if CLIENTS[cell.client] == 2 else 0)
@@ -246,7 +244,7 @@ class Bed:
             raise TestbedError(f"{cell}: threads {strays} may run on other processors than the proxy's own")
 
     def _settle(self) -> None:
-        """Wait until the ends of earlier connections are gone from the kernel, and slabs are counted."""
+        """Wait until earlier connections are gone from the kernel, and slabs are counted."""
         time.sleep(1.0)
 
 
@@ -255,7 +253,7 @@ def _processor(process: Program | None) -> float:
 
 
 def measured(bed: Bed, cell: Cell, tasks: Sequence[str], number: int) -> list[Measured]:
-    """Measure *tasks* of *cell*: transfers through one proxy, and each memory with a new one."""
+    """Measure *tasks* of *cell*: transfers through one proxy, each memory task with a new one."""
     found = []
     transfers = [task for task in tasks if task not in HELD]
     if transfers:

@@ -1,4 +1,4 @@
-"""What the experiment ``relay`` can vary: proxies, their clients, what is asked of them, and where. Pure."""
+"""What the experiment ``relay`` can vary: proxies, their clients, tasks, and settings. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .options import OptionError, choice, count, positive
 DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
 OWN = (OURS, KEEPING, REBUILT)
 OTHERS = ("squid", "haproxy", "nginx", "traffic-server", "apache")
-"""What others have: ours is compared with these."""
+"""Other projects' proxies, with which ours is compared."""
 PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
-"""Subflows of Multipath TCP that a connection has."""
+"""MPTCP subflows per connection."""
 BULK = ("get", "connect")
 HELD = ("idle-get", "idle-connect", "busy")
 TASKS = (*BULK, "requests", "latency", *HELD)
@@ -22,12 +22,12 @@ IN_OTHER = (*BULK, "requests")
 OFFLOADS, FAMILIES, WORKERS = ("off", "on"), ("4", "6"), ("one", "all")
 PROCESSORS, LINKS = ("shared", "apart"), ("fast", "slow")
 SLOW = (200_000_000, 100_000_000)
-"""Bits a second of both paths, where they and not the machine are the bottleneck."""
+"""Bits per second of both paths, if these and not the machine are the bottleneck."""
 
 RUNS, QUICK_RUNS = 5, 2
 SECONDS, QUICK_SECONDS = 2.0, 0.5
 HOLD, QUICK_HOLD = 700, 100
-"""Idle connections that are held, fewer than the shipped squid.conf gives to one client address."""
+"""Idle connections to hold, fewer than the shipped squid.conf allows one client address."""
 BUSY = 50
 STREAMS, KEPT = 4, 40
 """Connections of bulk transfers, and of small requests."""
@@ -50,7 +50,7 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where all of a run goes on."""
+    """The environment of a whole run."""
 
     offloads: bool = False
     family: int = 4
@@ -68,7 +68,7 @@ class Setting:
 
     @property
     def rates(self) -> tuple[int | None, int | None]:
-        """Bits a second of the clients' paths; None: as fast as the machine."""
+        """Bits per second of the clients' paths; None: as fast as the machine."""
         return SLOW if self.slow else (None, None)
 
 
@@ -81,7 +81,7 @@ SETTINGS = (
     Setting(apart=True),
     Setting(apart=True, slow=True),
 )
-"""Those that are measured where none is chosen."""
+"""Measured by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be measured."""
+    """The planned measurements."""
 
     settings: tuple[Setting, ...]
     proxies: tuple[str, ...]
     clients: tuple[str, ...]
     tasks: tuple[str, ...] | None
-    """None: those that the setting has."""
+    """None: the setting's own tasks."""
     runs: int
     seconds: float
     hold: int
@@ -115,13 +115,13 @@ class Plan:
 
 
 def plan_of(options: Mapping[str, str], quick: bool) -> Plan:
-    """Return what *options* choose. Raises OptionError for one that makes no sense."""
+    """Return what *options* choose. Raises OptionError for an invalid one."""
     varied = {"offloads": OFFLOADS, "family": FAMILIES, "workers": WORKERS, "processors": PROCESSORS, "links": LINKS}
     settings: Sequence[Setting] = (BASE,) if quick else SETTINGS
     if set(options) & set(varied):
         chosen = (choice(options, name, known, known[:1]) for name, known in varied.items())
         settings = [Setting(o == "on", int(f), w, p == "apart", s == "slow") for o, f, w, p, s in product(*chosen)]
-        # One processor has no use for a worker for each.
+        # A single processor needs no worker per processor.
         settings = [each for each in settings if each.workers == "one" or not each.apart]
         if not settings:
             raise OptionError("--set processors=apart: the proxy has one processor then; take workers=one")
@@ -129,12 +129,12 @@ def plan_of(options: Mapping[str, str], quick: bool) -> Plan:
     tasks = None
     if "tasks" in options:
         wanted = choice(options, "tasks", TASKS)
-        # Half of what load, the requests say.
+        # The latency task runs at half the load of the requests task.
         wanted += ["requests"] if "latency" in wanted else []
         tasks = tuple(task for task in TASKS if task in wanted)
     return Plan(
         tuple(settings),
-        # What others are compared with is always there.
+        # The reference is always included.
         tuple(proxies) if DIRECT in proxies else (DIRECT, *proxies),
         tuple(choice(options, "clients", CLIENTS)),
         tasks,
@@ -145,7 +145,7 @@ def plan_of(options: Mapping[str, str], quick: bool) -> Plan:
 
 
 def cells(plan: Plan, multipath: Mapping[str, bool]) -> list[Cell]:
-    """Return what is measured of the proxies in *multipath*, which says of each whether MPTCP clients can use it."""
+    """Return the cells to measure; *multipath* says of each installed proxy whether MPTCP clients can use it."""
     return [
         Cell(proxy, client)
         for proxy, client in product(plan.proxies, plan.clients if "tcp" in plan.clients else ("tcp", *plan.clients))
@@ -154,5 +154,5 @@ def cells(plan: Plan, multipath: Mapping[str, bool]) -> list[Cell]:
 
 
 def applies(task: str, tunnels: bool) -> bool:
-    """Say whether a proxy that takes CONNECT or not can do *task*."""
+    """Return whether a proxy with or without CONNECT support can do *task*."""
     return tunnels or "connect" not in task

@@ -1,9 +1,9 @@
-"""What a proxy took to carry bytes and requests, and what is asked of ours. Pure.
+"""What a proxy needed to carry bytes and requests, and the aims of ours. Pure.
 
-Processor time is that of all processes of a proxy: other programs change it less than they change rates. Rates are
-those of the same round, as ratios to the same without a proxy. Ours is compared round by round with the peer whose
-median over the rounds is the best; where a round of either is missing, it does not count. An aim for such ratios is
-about a bound of their mean: of one round alone it says nothing, and of a few that lie far apart it is missed.
+Processor time counts all processes of a proxy; other programs disturb it less than rates. Rates are ratios to those
+without a proxy in the same round. Ours is compared round by round with the peer whose median over the rounds is the
+best; a round that either lacks does not count. An aim for such ratios is about a bound of their mean: one round proves
+nothing, and a few that lie far apart miss it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .aims import Aim
 from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, OWN, Cell, Setting
 
 WORST = 1.0
-"""Of the best peer's processor time."""
+"""Multiple of the best peer's processor time."""
 MULTIPATH = 1.15
-"""What an MPTCP client may cost, as a multiple of a TCP client."""
+"""Multiple of a TCP client's cost that an MPTCP client may cost."""
 RATES = {"get": 0.8, "connect": 0.95}
-"""Of the rate without a proxy."""
+"""Share of the rate without a proxy."""
 IDLE = 100.0
-"""KB of an idle connection, user and kernel."""
+"""KB per idle connection, user and kernel."""
 NAMES = {
     "get": "GET, s/GB",
     "connect": "CONNECT, s/GB",
@@ -40,7 +40,7 @@ COSTS = ("get", "connect", "requests")
 
 
 def positive_or_nan(cost: float) -> float:
-    """Return *cost*; of nothing or less, what meets no aim."""
+    """Return *cost*, or NaN, which meets no aim, if it is not positive."""
     return cost if cost > 0 else math.nan
 
 
@@ -54,26 +54,23 @@ class Measured:
     round: int
     seconds: float = 0.0
     processor: float = 0.0
-    """Seconds of processor time of the proxy."""
+    """The proxy's processor time in seconds."""
     octets: int = 0
     answers: int = 0
     failures: int = 0
     late: tuple[float, ...] = ()
-    """Seconds that answers took: the 50th, 90th and 99th percentile."""
+    """The 50th, 90th and 99th percentile of the seconds to an answer."""
     offered: float = 0.0
-    """Requests a second that were due; 0: each followed the answer before it."""
+    """Requests due per second; 0: each followed the answer before it."""
     user: float = 0.0
     kernel: float = 0.0
-    """Bytes of each held connection."""
+    """Bytes per held connection."""
     failure: str = ""
-    """What was wrong with the first of the failures."""
+    """The first failure's reason."""
 
     @property
     def cost(self) -> float:
-        """Seconds for a GB, microseconds for a request, or kB of a connection; infinite where nothing came.
-
-        It is no number where a proxy took nothing: its processes, or their memory, were not seen.
-        """
+        """Seconds per GB, µs per request, or kB per connection; infinite for nothing, NaN for an unseen proxy."""
         if self.task in HELD:
             return positive_or_nan((self.user + self.kernel) / 1e3)
         done, unit = (self.octets, 1e9) if self.task in BULK else (self.answers, 1e6)
@@ -84,19 +81,19 @@ class Measured:
 
     @property
     def rate(self) -> float:
-        """Bytes of bodies a second, or answers."""
+        """Body bytes per second, or answers per second."""
         done = self.octets if self.task in BULK else self.answers
         return done / self.seconds if self.seconds else 0.0
 
 
 class Rounds:
-    """All that was measured, to be asked by setting, cell and task."""
+    """All measurements, by setting, cell and task."""
 
     def __init__(self, measured: Iterable[Measured]) -> None:
         self.all = tuple(measured)
 
     def of(self, setting: Setting, cell: Cell, task: str) -> dict[int, Measured]:
-        """Return what was measured by round."""
+        """Return the measurements by round."""
         return {m.round: m for m in self.all if (m.setting, m.cell, m.task) == (setting, cell, task)}
 
     def costs(self, setting: Setting, cell: Cell, task: str) -> dict[int, float]:
@@ -107,12 +104,12 @@ class Rounds:
 
     def of_direct(self, setting: Setting, cell: Cell, task: str) -> tuple[float, ...]:
         """Return the rates as ratios to those without a proxy."""
-        # A tunnel, too, is compared with a plain download.
+        # A tunnel is compared with a plain download as well.
         plain = self.rates(setting, Cell(DIRECT, "tcp"), "get" if task in BULK else task)
         return ratios(self.rates(setting, cell, task), plain)
 
     def best(self, setting: Setting, client: str, task: str) -> str | None:
-        """Return the peer that has the least median cost; None where there is no such cost."""
+        """Return the peer with the least median cost; None if no cost is known."""
         found = {peer: self.costs(setting, Cell(peer, client), task).values() for peer in OTHERS}
         there = {peer: median(list(costs)) for peer, costs in found.items() if costs}
         there = {peer: cost for peer, cost in there.items() if not math.isnan(cost)}
@@ -120,14 +117,14 @@ class Rounds:
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
-    """Return the ratio of each round that both have, and in which the *others* are something to compare with."""
-    # A cost without end is that of a peer through which nothing came: beside it ours would be nothing.
+    """Return the ratio for each round that both have, if the *others*' value is positive and finite."""
+    # An infinite cost is that of a peer that carried nothing: ours would be nothing beside it.
     there = {number: other for number, other in others.items() if other and math.isfinite(other)}
     return tuple(values[number] / there[number] for number in sorted(values) if number in there)
 
 
 def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: int) -> list[Aim]:
-    """Return the aims after so many *runs* of all that was *planned*; the first setting alone is compared."""
+    """Return the aims after *runs* runs of everything *planned*; only the first setting is compared."""
     least = min((len(rounds.of(*each)) for each in planned), default=0)
     base = planned[0][0] if planned else BASE
     failures = {ours: sum(m.failures for m in rounds.all if (m.cell.proxy in OWN) is ours) for ours in (True, False)}
@@ -160,12 +157,12 @@ def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: in
 
 
 def median_or_nan(values: Sequence[float]) -> float:
-    """Return the median; of nothing, what meets no aim."""
+    """Return the median; NaN, which meets no aim, for no values."""
     return median(values, default=math.nan)
 
 
 def machine(usage: Usage) -> list[Aim]:
-    """Return what the machine did besides, which is no aim."""
+    """Return the machine's load, as figures without an aim."""
     found = [
         Aim("machine: processor time stolen, share", usage.stolen),
         Aim("machine: processor time idle, share", usage.idle),
@@ -176,7 +173,7 @@ def machine(usage: Usage) -> list[Aim]:
 
 
 def void(cell: Cell, connections: int, capable: int, joins: int) -> str | None:
-    """Return how the clients that the proxy's kernel saw differ from those that *cell* names; None: they do not."""
+    """Return how the clients that the proxy's kernel saw differ from *cell*'s; None if they do not."""
     subflows = CLIENTS[cell.client]
     if subflows == 0 and capable:
         return f"{cell}: {capable} connections were Multipath TCP"
@@ -193,15 +190,15 @@ STEPS = 32
 
 
 def taken(late: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
-    """Return percentiles of the histogram *late* of native/relay_load.c, seconds; infinite where it is empty.
+    """Return percentiles of the histogram *late* of native/relay_load.c, seconds; infinite if it is empty.
 
-    A value is the middle of its bucket, which is a thirty-second of it wide at the most.
+    A value is the middle of its bucket, whose width is at most a thirty-second of it.
     """
     return histogram_percentiles(late, percents, lambda number: _middle(number) / 1e9)
 
 
 def _middle(number: int) -> float:
-    """Return the nanoseconds in the middle of a bucket."""
+    """Return the middle of a bucket in nanoseconds."""
     if number < 2 * STEPS:
         return number + 0.5
     shift = number // STEPS - 1
@@ -209,7 +206,7 @@ def _middle(number: int) -> float:
 
 
 def spread(values: Sequence[float], digits: int, draw: random.Random) -> str:
-    """Return the median of *values* with its interval; nothing for none."""
+    """Return the median of *values* with its interval; "-" for none."""
     if not values:
         return "-"
     text = _rounded(median(values), digits)
@@ -220,5 +217,5 @@ def spread(values: Sequence[float], digits: int, draw: random.Random) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    # What is a little less than nothing is nothing, without a sign.
+    # A value just below zero becomes 0 without a sign.
     return f"{round(value, digits) + 0.0:.{digits}f}"

@@ -1,4 +1,4 @@
-"""Clients that ask again and again: ``native/relay_load.c`` while it runs."""
+"""Clients that send requests continuously: ``native/relay_load.c`` while it runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Counters(NamedTuple):
 
     @classmethod
     def of(cls, data: mmap.mmap | bytes) -> Self:
-        """Read what the program has mapped."""
+        """Read the program's mapped memory."""
         octets, answers, failures, opened, resting, standing, dealt, *late = _COUNTERS.unpack_from(data)
         return cls(octets, answers, failures, opened, resting, standing, dealt, tuple(late))
 
@@ -50,7 +50,7 @@ class Load:
         return Counters.of(self._data)
 
     def complaint(self) -> str:
-        """Return what they said of the first failure, empty where there was none."""
+        """Return their message about the first failure, empty without one."""
         return self.process.output().removeprefix("ready\n").strip()
 
     def __str__(self) -> str:
@@ -74,9 +74,9 @@ def asking(
     rate: float = 0,
     preamble: str = "",
 ) -> Iterator[Load]:
-    """Have *count* connections from *client* make *request*, *requests* times each (-1: without end).
+    """Let *count* connections from *client* send *request*, *requests* times each (-1: without end).
 
-    *protocol* is ``tcp`` or ``mptcp``. With a *rate*, in requests a second, they are due evenly; each connection says
+    *protocol* is ``tcp`` or ``mptcp``. With a *rate*, in requests a second, they are due evenly; each connection sends
     *preamble* first.
     """
     descriptor, name = tempfile.mkstemp(dir=client.directory, prefix="load-")

@@ -1,4 +1,4 @@
-"""What connections of a proxy take of memory: proportional set sizes, slabs, buffers of sockets; proc(5), ss(8)."""
+"""Memory of a proxy's connections: proportional set sizes, slabs, socket buffers; proc(5), ss(8)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ _SIGN = 1 << 31
 
 
 def octets(text: str, name: str) -> int:
-    """Return the bytes of *name* in the text of ``/proc/meminfo`` or ``/proc/PID/smaps_rollup``.
-
-    Raises ValueError where it is not named: of a process without memory any more nothing is.
-    """
+    """Return the bytes of *name* in a text of meminfo or smaps_rollup, proc(5). Raises ValueError without it."""
     found = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
     if not found:
         raise ValueError(f"no {name} among memory")
@@ -25,17 +22,17 @@ def octets(text: str, name: str) -> int:
 
 
 def buffers(text: str) -> int:
-    """Return the bytes that sockets hold for data, in the output of ``ss -m``: received, to be sent, set aside."""
+    """Return the bytes of socket buffers in the output of ``ss -m``: received, to be sent, set aside."""
     return sum(sum(map(_signed, each)) for each in _BUFFERS.findall(text))
 
 
 def _signed(text: str) -> int:
-    """Return a number of skmem. What is set aside is less than nothing for moments, which the kernel gives as a u32."""
+    """Return a number of skmem. The set-aside memory is momentarily negative, which the kernel prints as a u32."""
     return (int(text) + _SIGN) % (2 * _SIGN) - _SIGN
 
 
 def user_memory(pid: int, kind: str = "Pss") -> int:
-    """Return the bytes of process *pid* and its offspring, what they share counted once; with ``Rss`` for each."""
+    """Return the bytes of process *pid* and its descendants; shared memory counts once, with ``Rss`` for each."""
     total = 0
     for each in (pid, *descendants(pid)):
         with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What the experiment ``relay`` shows: tables of costs, latencies and memory, for each setting. Pure."""
+"""Tables of the experiment ``relay``: costs, latencies and memory, for each setting. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEFT = ("proxy", "client")
 
 
 def tables(rounds: Rounds, seed: int) -> list[Table]:
-    """Return the tables of all settings that were measured."""
+    """Return the tables of all measured settings."""
     found = []
     for setting in dict.fromkeys(m.setting for m in rounds.all):
         there = {m.cell for m in rounds.all if m.setting == setting}

@@ -1,9 +1,9 @@
-"""The throttler while 100, 1,000 and 10,000 two-subflow tunnels are held through the real Squid, and trickle.
+"""The throttler while 100, 1,000 and 10,000 trickling two-subflow tunnels are held through the real Squid.
 
-For each number, in one testbed, with a crowd that is opened anew: the reload that caps every tunnel, how long the event
-loop is silent, ``status``, processor time with and without caps, the reaction of a join beside them (to a port of its
-own), memory, and SIGTERM when idle, in a reload and just after a start. Then, in a testbed with emulated paths, a
-download that is capped softly beside some of them. Each figure has its aim beside it.
+For each number, in one testbed with a newly opened crowd: the reload that caps every tunnel, the longest silence of the
+event loop, ``status``, processor time with and without caps, the reaction to a join beside them (to its own port),
+memory, and SIGTERM when idle, in a reload and just after a start. Then, in a testbed with emulated paths, a download
+that is capped softly beside some of them. Each figure has its aim beside it.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ OPTIONS = {
 SETTLE = 3.0
 """Seconds after a change before processor time is taken."""
 RELOADED = 120.0
-"""Seconds after which a reload counts as never done."""
+"""Seconds after which a reload counts as never finished."""
 STOPPED = 60.0
-"""Seconds after which a throttler that was asked to end is killed."""
+"""Seconds from SIGTERM until the throttler is killed."""
 EARLY = 0.1
-"""Seconds after SIGHUP, where a reload that blocks the event loop blocks it."""
+"""Seconds after SIGHUP, during which a reload may block the event loop."""
 ASKS = 5
 ASK_PAUSE = 0.2
-"""Seconds between an answer of the status socket and the next question, where it is asked in a loop."""
+"""Seconds between an answer of the status socket and the next query in a loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What *options* ask for."""
+    """The values of the *options*."""
 
     numbers: tuple[int, ...]
     seconds: float
@@ -89,7 +89,7 @@ class Found:
 
 
 def plan(options: Mapping[str, str], quick: bool) -> Plan:
-    """Read *options*. Raises OptionError for one that makes no sense."""
+    """Read *options*. Raises OptionError for an invalid one."""
     numbers = counts(options, "n", QUICK_NUMBERS if quick else NUMBERS)
     if numbers != sorted(set(numbers)):
         raise OptionError(f"--set n={options['n']}: allowed are numbers of which each is greater than the one before")
@@ -104,7 +104,7 @@ def plan(options: Mapping[str, str], quick: bool) -> Plan:
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Hold each number, then download beside some; nothing but the emulated paths is drawn from *seed*."""
+    """Hold each number, then download beside some; *seed* draws only the emulated paths."""
     asked = plan(options, quick)
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     if asked.beside:
@@ -122,7 +122,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         try:
             kept = scale_soft.measure(asked.beside, asked.runs, seed, console, attempts)
         except TestbedError as error:
-            # What was measured before must not be lost; no run is a missed aim.
+            # Earlier measurements must not be lost; a missing run is a missed aim.
             console.print(f"soft cap: {error}", style="dim", highlight=False)
     aims = judge(found.rigs, found.none, found.held, asked.reactions, asked.asked)
     soft = judge_soft(asked.beside, kept.none, kept.held) if asked.throttler else []
@@ -139,7 +139,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def rig(crowd: Crowd, number: int, pid: int | None, seconds: float, console: Console) -> Rig:
-    """Have *number* tunnels; return what that took and what it costs while nothing else happens."""
+    """Hold *number* tunnels; return the set-up time and the idle cost."""
     set_up = crowd.hold(number)
     sockets = crowd.joined(number)
     console.print(f"{number:,} tunnels stand after {set_up:.1f} s", style="dim", highlight=False)
@@ -160,7 +160,7 @@ def window(crowd: Crowd, pid: int | None, seconds: float) -> ProcessorShares:
     return ProcessorShares(
         daemon=(_cpu(pid) - daemon) / span if pid is not None and Path(f"/proc/{pid}").exists() else math.nan,
         machine=(_machine_seconds() - machine) / span,
-        # Where no tunnel stands any more, it is no share, and misses its aim.
+        # Without tunnels it is NaN, and misses its aim.
         trickled=(crowd.client.read().octets - octets) / owed if owed else math.nan,
         **shares,
     )
@@ -171,7 +171,7 @@ def _cpu(pid: int | None) -> float:
 
 
 def _machine_seconds() -> float:
-    """Return what all processors did since the start, but idling and waiting for disks; proc(5)."""
+    """Return the time that all processors worked since boot, without idling and disk waits; proc(5)."""
     user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
@@ -189,13 +189,13 @@ class Examination:
         self._before = self._crowd.state()
 
     def run(self) -> None:
-        """Measure everything, first with none held."""
+        """Measure everything, first with no tunnels held."""
         throttler = self._start(FULL)
         self._say("0 held: reaction")
         self._found.none = self._reactions(self._plan.reactions)
         self._stop("after the first reactions", throttler)
         for number in self._plan.numbers:
-            # Only subflows that are accepted while a throttler runs can be paced: each gets a crowd of its own.
+            # Only subflows accepted while a throttler runs can be paced: each throttler gets its own crowd.
             self._crowd.hold(0)
             try:
                 throttler = self._start(UNCAPPED)
@@ -207,7 +207,7 @@ class Examination:
             self._examine(number, throttler)
 
     def _examine(self, number: int, throttler: Throttler) -> None:
-        """Have *number* tunnels, and see what *throttler* does with them, to its end."""
+        """Hold *number* tunnels, and observe what *throttler* does with them, until it ends."""
         crowd, seconds, pid = self._crowd, self._plan.seconds, throttler.process.pid
         ended = crowd.client.read().ended
         self._found.rigs.append(rig(crowd, number, pid, seconds, self._console))
@@ -217,7 +217,7 @@ class Examination:
         time.sleep(SETTLE)
         self._load(throttler, UNCAPPED)
         released = self._entries.gone(RELOADED)
-        # Once more, because asking takes its time from the reload.
+        # A separate reload, because querying takes time from it.
         with Asking(throttler.socket, ASK_PAUSE) as asking:
             self._load(throttler, CAPPED)
             self._entries.come(number, RELOADED)
@@ -277,7 +277,7 @@ class Examination:
         throttler.process.signal(signal.SIGHUP)
 
     def _reactions(self, count: int) -> tuple[float, ...]:
-        """Return the delays in milliseconds; fewer than *count* where entries did not come."""
+        """Return the delays in milliseconds; fewer than *count* if entries did not come."""
         try:
             samples = probed(self._testbed, count, PROBE_PORT)
         except TestbedError as error:
@@ -295,7 +295,7 @@ class Examination:
         return {}
 
     def _stop(self, moment: str, throttler: Throttler) -> Stop:
-        """End *throttler*, by force after ``STOPPED``; then nothing of it is left either."""
+        """End *throttler*, by force after ``STOPPED`` seconds, and clean up what it left."""
         process = throttler.process
         begin = time.monotonic()
         process.signal(signal.SIGTERM)
@@ -309,14 +309,14 @@ class Examination:
             argv = [program("mptcp-throttler"), "cleanup", "--config", str(self._settings)]
             self._node.run(with_mounts(argv, throttler_mounts(self._node)), check=False, timeout=120)
         if process.returncode != 0:
-            # One that had crashed before is gone at once, too.
+            # A throttler that crashed earlier also ends at once.
             found += (f"exit code {process.returncode}",)
         return Stop(moment, math.inf if passed >= STOPPED else passed, found)
 
     def _started_and_stopped(
         self, moment: str, first: Caps, then: Caps | None, after: float, number: int | None = None
     ) -> Stop:
-        """Start one with *first*, hold *number*, have it load *then*, and end it *after* so many seconds."""
+        """Start a throttler with *first*, hold *number*, load *then*, and end it *after* so many seconds."""
         try:
             throttler = self._start(first)
         except TestbedError as error:
@@ -331,7 +331,7 @@ class Examination:
 
 
 def _timed(call: Callable[[], object]) -> float:
-    """Return the seconds that *call* takes; infinity where it fails."""
+    """Return the seconds that *call* takes; infinite if it fails."""
     begin = time.monotonic()
     try:
         call()
@@ -341,7 +341,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def shown(status: Mapping[str, Any]) -> int:
-    """Return how many connections of the crowd *status* shows with two subflows or more."""
+    """Return how many connections of the crowd *status* shows with at least two subflows."""
     prefixes = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 
     def theirs(subflows: Sequence[Mapping[str, Any]]) -> int:

@@ -1,9 +1,8 @@
-"""The crowd of the experiment ``scale``: thousands of two-subflow tunnels through the real proxy, which trickle.
+"""The crowd of the experiment ``scale``: thousands of trickling two-subflow tunnels through the real proxy.
 
-The crowd lives in a namespace of its own beside the client, on two paths of its own, so that what the client does to
-its endpoints (ip-mptcp(8)) does not reach the crowd. Client and origin of the crowd are one program,
-``native/crowd.c``. Squid has two workers: each tunnel takes two descriptors, and a process may have 20,000 where
-nobody may raise the limit.
+The crowd has its own namespace beside the client, with two paths of its own, so that the client's endpoint changes
+(ip-mptcp(8)) do not reach it. Client and origin of the crowd are one program, ``native/crowd.c``. Squid has two
+workers: each tunnel takes two descriptors, and a process without the right to raise the limit may have 20,000.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from mptcp_lab.testbed.topologies import with_second_client
 from .peers.splice import built
 
 NODE = "crowd"
-"""10.77.3.0/24 and 10.77.4.0/24: free where the client has two paths."""
+"""10.77.3.0/24 and 10.77.4.0/24, which are free if the client has two paths."""
 ORIGIN_PORT = 8443
 TRICKLE = 5_000
-"""Bytes a second for each tunnel."""
+"""Bytes per second and tunnel."""
 RATE = 300
-"""Tunnels opened a second."""
+"""Tunnels opened per second."""
 PATIENCE = 60.0
-"""Seconds for opening them, beyond those that the rate takes."""
+"""Seconds for opening the tunnels, beyond what the rate takes."""
 WORKERS = 2
 TIME_WAIT = ("net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000")
-"""sysctls of the crowd's node where it closes more connections in a minute than it has ports."""
+"""sysctls of the crowd's node for closing more connections in a minute than it has ports."""
 DESCRIPTORS = 20_000
-"""That each of Squid's workers may have, at the most."""
+"""Most that each Squid worker may have."""
 DESCRIPTORS_BESIDE = 500
-"""For logs, listeners and what else a process has open."""
-# The crowd has one address where thousands of phones have one each: what limits a client must not limit it.
+"""For logs, listeners and other open files."""
+# The crowd has one address, thousands of phones have one each: a limit per client must not limit the crowd.
 _SQUID = f"""\
 acl crowd src 10.77.0.0/16
 acl crowd_tunnels port {ORIGIN_PORT}
@@ -62,8 +61,8 @@ _PACING_LIMIT = re.compile(r"\bpacing_rate \d+bps/\d+bps")
 
 
 def with_crowd(topology: Topology) -> Topology:
-    """Return *topology* with the crowd's node and its two paths, as fast as the machine allows."""
-    # connect(2) takes every other port first: 28,000 would leave 14,000 that are found at once.
+    """Return *topology* with the crowd's node and its two unshaped paths."""
+    # connect(2) tries every other port first: of the default 28,000 ports only 14,000 are found at once.
     sysctls = (("net.ipv4.ip_local_port_range", "10000 65000"),)
     crowded = with_second_client(topology, NODE)
     nodes = tuple(
@@ -74,7 +73,7 @@ def with_crowd(topology: Topology) -> Topology:
 
 
 def start_crowded_proxy(node: LiveNode, most: int) -> Proxy:
-    """Start the proxy with workers for *most* tunnels. Raises TestbedError where this host has not the descriptors."""
+    """Start the proxy with workers for *most* tunnels. Raises TestbedError if this host lacks the descriptors."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     needed = max(most, 2 * most // WORKERS) + DESCRIPTORS_BESIDE
@@ -85,21 +84,21 @@ def start_crowded_proxy(node: LiveNode, most: int) -> Proxy:
 
 
 class Sockets(NamedTuple):
-    """What the proxy's kernel has towards the crowd, as ss(8) shows it."""
+    """The proxy's sockets towards the crowd, as ss(8) shows them."""
 
     two_subflows: int
-    """Connections with two established subflows or more."""
+    """Connections with at least two established subflows."""
     limited: int
-    """Subflows with a limit on their pacing rate."""
+    """Subflows with a pacing rate limit."""
 
 
 def sockets(text: str) -> Sockets:
-    """Read the output of ``ss -tinH`` for one side of the proxy."""
+    """Parse the output of ``ss -tinH`` for one side of the proxy."""
     return Sockets(len(two_subflows(text)), len(_PACING_LIMIT.findall(text)))
 
 
 def two_subflows(text: str) -> set[str]:
-    """Return the tokens of the connections that have two subflows or more in the output of ``ss -tinH``."""
+    """Return the tokens of the connections with at least two subflows in the output of ``ss -tinH``."""
     return {token for token, count in Counter(_TOKENS.findall(text)).items() if count >= 2}
 
 
@@ -120,8 +119,6 @@ class Counters(NamedTuple):
 
 
 class _Member:
-    """One of the two running programs, and its counters."""
-
     def __init__(self, node: LiveNode, program: Path, role: str, arguments: Sequence[str], scope: ExitStack) -> None:
         path = node.directory / f"crowd-{role}"
         path.write_bytes(bytes(_COUNTERS.size))
@@ -145,7 +142,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """As many tunnels as are asked for."""
+    """A crowd that holds as many tunnels as requested."""
 
     testbed: Testbed
     proxy: Proxy
@@ -154,10 +151,7 @@ class Crowd:
 
     @classmethod
     def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE, trickle: int = TRICKLE) -> Self:
-        """Start the proxy and the crowd's programs on *testbed*, for *most* tunnels from *node*; none is opened yet.
-
-        They will be opened at *rate* a second, and each will receive *trickle* bytes a second.
-        """
+        """Start the proxy and the crowd for *most* tunnels, opened at *rate* a second; *trickle*: bytes/s for each."""
         proxy, origin = testbed["proxy"], testbed["origin"]
         program = built("crowd", proxy)
         started = start_crowded_proxy(proxy, most)
@@ -170,14 +164,14 @@ class Crowd:
 
     @classmethod
     def without_squid(cls, testbed: Testbed, rate: int) -> Self:
-        """Start the crowd's programs alone: what they open at *rate* a second are connections of the two kernels.
+        """Start only the crowd's programs, for connections at *rate* per second that need only the two kernels.
 
-        They end at a listener on the proxy's port, which stands for proxy and origin, and sends nothing.
+        They end at a listener on the proxy's port, which replaces proxy and origin and sends nothing.
         """
         proxy = testbed["proxy"]
         program = built("crowd", proxy)
-        # The client closes first, and keeps each port for a minute: at a thousand a second all would be taken soon, and
-        # second subflows, which have fewer to choose from, would fail first.
+        # The client closes first and keeps each port for a minute. At a thousand per second the ports would soon run
+        # out, first for second subflows, which have fewer to choose from.
         testbed[NODE].run(["sysctl", "-qw", *TIME_WAIT])
         listener = _Member(proxy, program, "listener", [str(PROXY_PORT)], testbed.scope)
         arguments = [proxy.service_address(), str(PROXY_PORT), "listener:0", str(rate)]
@@ -186,18 +180,18 @@ class Crowd:
         return cls(testbed, place, clients, listener)
 
     def state(self) -> State:
-        """Return the whole state of the proxy's host, less Squid's processes, which come and go."""
+        """Return the whole state of the proxy's host, without Squid's changing processes."""
         node = self.testbed["proxy"]
         run = Path(throttler_mounts(node)["/run/mptcp-throttler"])
         return whole_state(node, run, besides=(self.proxy.process.pid,))
 
     def hold(self, count: int) -> float:
-        """Have exactly *count* tunnels; return the seconds that it took. Raises where it takes too long."""
+        """Hold exactly *count* tunnels; return the seconds that it took. Raises TestbedError after too long."""
         begin = time.monotonic()
         before = self.client.read()
         self.client.want(count + before.ended)
         deadline = begin + max(0, count - before.standing) / RATE + PATIENCE
-        # What the client has closed has come to its end when the proxy has closed it towards the origin.
+        # A tunnel that the client closed has ended once the proxy has closed it towards the origin.
         while (now := self.client.read()).standing != count or self.origin.read().standing != count:
             if time.monotonic() > deadline:
                 raise TestbedError(f"{now.standing} of {count} tunnels stand: {now}{self.proxy.process.tail()}")
@@ -205,11 +199,11 @@ class Crowd:
         return time.monotonic() - begin
 
     def churn(self, rate: int) -> None:
-        """Replace *rate* tunnels a second from now on, those first that stood longest; 0 ends that."""
+        """Replace *rate* tunnels per second from now on, the oldest first; 0 stops that."""
         self.client.churn(rate)
 
     def joined(self, count: int, within: float = 10.0) -> Sockets:
-        """Return the sockets once *count* connections have both subflows, or as they are after *within* seconds."""
+        """Return the sockets once *count* connections have both subflows, or after *within* seconds."""
         deadline = time.monotonic() + within
         while True:
             found = self.sockets()
@@ -221,12 +215,12 @@ class Crowd:
         return sockets(self.listed())
 
     def listed(self) -> str:
-        """Return what ss(8) shows of the established subflows to the proxy."""
+        """Return ss(8)'s list of the established subflows to the proxy."""
         wanted = ["state", "established", "sport", "=", f":{PROXY_PORT}"]
         return self.testbed["proxy"].run(["ss", "-tinH", *wanted], timeout=60).stdout
 
     def processor_seconds(self) -> dict[str, float]:
-        """Return what proxy, client and origin have used up to now."""
+        """Return the processor time that proxy, client and origin have used so far."""
         squid = self.proxy.process.pid
         return {
             "proxy": tree_seconds(squid),

@@ -1,7 +1,7 @@
-"""The aims of the experiment ``scale``, and which of them what was measured meets. Pure.
+"""The aims of the experiment ``scale``, and which of them the measurements meet. Pure.
 
-What could not be measured, because the throttler was dead or never did it, is infinity, not a number, or an empty
-list, and misses its aim.
+What could not be measured, because the throttler was dead or never acted, is infinite, NaN, or an empty list, and
+misses its aim.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from .aims import Aim, coloured
 from .tables import new_table
 
 RELOAD = 5.0
-"""Seconds to the last set entry, and until the last one is gone."""
+"""Seconds until the last set entry is added, and until the last one is removed."""
 GROWTH = 12.0
-"""Of that, from a number of tunnels to ten times as many."""
+"""Growth of the reload time for ten times as many tunnels."""
 PAUSE = 0.05
-"""Seconds in which the event loop answers nothing, at the most."""
+"""Longest silence of the event loop, in seconds."""
 STATUS = 0.5
 """Seconds for ``status --json``."""
 BUSY, IDLE = 0.25, 0.05
 """Cores: with caps, guard and budgets in force; with nothing capped."""
 REACTION_P99 = 5.0
-"""Milliseconds, with none held."""
+"""Milliseconds, with no tunnels held."""
 REACTION_GROWTH = 2.0
-"""Of p99, from none held."""
+"""Growth of p99 over that with no tunnels held."""
 STOP = 3.0
 """Seconds."""
 RESIDENT = 150.0
 """MB."""
 KEPT = 0.95
-"""Of the other path, when a download beside the crowd is capped softly."""
+"""Share that the other path keeps when a download beside the crowd is capped softly."""
 SET_UP = 90.0
 """Seconds until all tunnels stand."""
 TRICKLED = 0.95
-"""Of what the origin is to send: below it the tunnels did not all trickle, and the other figures prove nothing."""
+"""Share of what the origin should send. Below it not all tunnels trickled, and the other figures prove nothing."""
 DEAD_MB = 5.0
-"""A process smaller than this is no throttler."""
+"""A smaller process is no throttler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Stop:
     moment: str
     seconds: float
     differences: tuple[str, ...]
-    """Dumps of the kernel that differ from those before the first start, and an exit code that is not 0."""
+    """Kernel dumps that differ from those before the first start, and an exit code other than 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,64 +63,64 @@ class ProcessorShares:
     client: float
     origin: float
     machine: float
-    """Of everything, other people's programs too."""
+    """Of everything, including unrelated programs."""
     trickled: float
-    """What the crowd's client received, as a share of what the origin is to send."""
+    """What the crowd's client received, as a share of what the origin should send."""
 
     @property
     def others(self) -> float:
-        """What neither the experiment nor the throttler used: a busy machine is no place to measure."""
+        """Cores used by neither the experiment nor the throttler: a busy machine is no place to measure."""
         daemon = self.daemon if math.isfinite(self.daemon) else 0.0
         return self.machine - daemon - self.proxy - self.client - self.origin
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """What the experiment itself did for one number of tunnels."""
+    """The experiment's own figures for one number of tunnels."""
 
     tunnels: int
     set_up: float
     """Seconds."""
     two_subflows: int
-    """Connections that have both in the proxy's kernel."""
+    """Connections with two subflows in the proxy's kernel."""
     alone: ProcessorShares
-    """While nothing was asked of the throttler, or none ran."""
+    """While the throttler was idle, or did not run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the throttler did while so many tunnels were held."""
+    """What the throttler did while *tunnels* were held."""
 
     tunnels: int
     shown: int
     """Connections of the crowd that ``status`` shows with two active subflows."""
     half: float
-    """Seconds from SIGHUP until half of the set entries are there."""
+    """Seconds from SIGHUP to half of the set entries."""
     reload: float
     """Seconds from SIGHUP to the last set entry."""
     released: float
-    """Seconds from SIGHUP until the last one is gone."""
+    """Seconds from SIGHUP to the removal of the last one."""
     longest: float | None
-    """The throttler's own gauge of its event loop, seconds; None where it has none."""
+    """Longest event loop lag by the throttler's own gauge, seconds; None without a gauge."""
     late: int | None
-    """How often it was late, by the same."""
+    """How often the loop was late, by the same gauge."""
     silence: float
-    """Greatest time to the first byte of the status socket, seconds, while a reload went on."""
+    """Longest time to the first byte of the status socket, seconds, during a reload."""
     commands: tuple[float, ...]
     """Wall times of ``mptcp-throttler status --json``, seconds."""
     answers: tuple[float, ...]
-    """The same for the bare socket."""
+    """The same for the bare status socket."""
     busy: ProcessorShares
     reactions: tuple[float, ...]
     """Milliseconds from a join's third ACK to its entry."""
     asked: tuple[float, ...]
-    """The same while status is asked in a loop."""
+    """The same while status is queried in a loop."""
     stops: tuple[Stop, ...]
     resident: float
     """MB."""
     proportional: float
     kept_limits: int
-    """Subflows that keep a pacing limit after the first stop: idle ones do until they send."""
+    """Subflows that keep a pacing limit after the first stop; an idle subflow keeps it until it sends."""
     ended: int
     """Tunnels that ended by themselves."""
 
@@ -129,7 +129,7 @@ NO_WINDOW = ProcessorShares(math.nan, math.nan, math.nan, math.nan, math.nan, ma
 
 
 def nothing(tunnels: int) -> Held:
-    """Return what a throttler shows that never answered."""
+    """Return the figures of a throttler that never answered."""
     never = math.inf
     stops = (Stop("idle", never, ("it never ran",)),)
     return Held(
@@ -144,9 +144,9 @@ def judge(
     reactions: int,
     asked: int,
 ) -> list[Aim]:
-    """Return all aims. *none* are the reactions with none held, *reactions* and *asked* how many there should be.
+    """Return all aims. *none*: reactions with no tunnels held; *reactions* and *asked*: how many there should be.
 
-    Raises ValueError where nothing was held.
+    Raises ValueError if nothing was held.
     """
     if not rigs:
         raise ValueError("no tunnels were held")
@@ -197,7 +197,7 @@ def _held(held: Held, alone: ProcessorShares, base: float, reactions: int, asked
         Aim(f"{name}: status socket silent in a reload", held.silence, " s", most=STATUS),
     ]
     if held.longest is not None:
-        # A gauge that stands at nothing measures nothing.
+        # A gauge that stays at 0 measures nothing.
         aims.append(Aim(f"{name}: event loop silent, by its gauge", held.longest, " s", least=1e-9, most=PAUSE))
         aims.append(Aim(f"{name}: how often for longer than {PAUSE:g} s", held.late or 0))
     else:
@@ -230,7 +230,7 @@ def _held(held: Held, alone: ProcessorShares, base: float, reactions: int, asked
 
 
 def judge_soft(beside: int, none: Sequence[float], held: Sequence[float]) -> list[Aim]:
-    """Return the aims for the share that the other path keeps, with none and with *beside* tunnels held."""
+    """Return the aims for the share that the other path keeps, with no tunnels and with *beside* tunnels held."""
     if not beside:
         return []
     return [
@@ -240,7 +240,7 @@ def judge_soft(beside: int, none: Sequence[float], held: Sequence[float]) -> lis
 
 
 def table(title: str, aims: Sequence[Aim]) -> Table:
-    """Return *aims* with a column for each number of tunnels: each is called ``COLUMN: FIGURE``."""
+    """Return *aims*, named ``COLUMN: FIGURE``, with a column for each number of tunnels."""
     columns = sorted(
         {aim.what.partition(": ")[0] for aim in aims}, key=lambda name: int(name.split()[0].replace(",", ""))
     )
@@ -258,7 +258,7 @@ def table(title: str, aims: Sequence[Aim]) -> Table:
 
 
 def _cell(aim: Aim, *, bare: bool) -> str:
-    """Return the value and whether it is as wanted; what is wanted, too, unless *bare*."""
+    """Return the value and whether it meets the aim; unless *bare*, also the aim."""
     text = aim.measured(digits=3)
     if not aim.wanted:
         return text

@@ -1,6 +1,6 @@
-"""The last part of the experiment ``scale``: a download is capped softly, with none held and beside a crowd.
+"""The last part of the experiment ``scale``: a download is capped softly, with no tunnels and beside a crowd.
 
-As ``onset`` does it, at 100 → 5 Mbit/s beside 30, RTT 20 ms; the crowd has a cap of its own in force all the while.
+It works like ``onset``, at 100 → 5 Mbit/s beside 30, RTT 20 ms; the crowd's own cap is in force all the time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ WARM, AFTER = 3.5, 5.6
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Share of its rate before that the other path keeps, for each run."""
+    """Share of its earlier rate that the other path keeps, for each run."""
 
     none: tuple[float, ...]
     held: tuple[float, ...]
 
 
 def kept(setup: Setup) -> float:
-    """Download, cap, watch; return what the other path kept. Raises TestbedError or ValueError where it is void."""
+    """Download, cap, watch; return what the other path kept. Raises TestbedError or ValueError if the run is void."""
     setup.load(Caps(crowd=True).text())
     wait_until(lambda: not subflows(setup.testbed), "the last download's subflows are gone", timeout=30)
     with setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
@@ -60,12 +60,12 @@ def kept(setup: Setup) -> float:
 
 
 def subflows(testbed: Testbed) -> int:
-    """Return how many the download has: it is the only one of its client."""
+    """Return the number of the download's subflows: it is the only one of its client."""
     return len(client_ends(testbed["proxy"], [testbed["client"].address(device) for device in DEVICES]))
 
 
 def measure(beside: int, runs: int, seed: int, console: Console, attempts: Attempts) -> Kept:
-    """Do *runs* runs with none held, then as many with *beside* tunnels."""
+    """Run *runs* downloads with no tunnels held, then as many with *beside* tunnels."""
     with Testbed(with_crowd(paths(two_paths(RATES, RTTS))), seed=seed) as testbed:
         policy = testbed["proxy"].write("policy.yaml", Caps(crowd=True).text())
         throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
@@ -82,7 +82,7 @@ def measure(beside: int, runs: int, seed: int, console: Console, attempts: Attem
         if crowd.joined(beside).two_subflows < beside:
             raise TestbedError(f"not all of {beside} tunnels have two subflows")
         time.sleep(3)
-        # What came late while they opened is no fault of a run.
+        # Packets that were late while the tunnels opened are no fault of a run.
         _forget_lateness(testbed)
         found = Kept(none, _runs(setup, runs, attempts, f"{beside:,} held"))
         throttler.process.kill()
@@ -91,7 +91,7 @@ def measure(beside: int, runs: int, seed: int, console: Console, attempts: Attem
 
 
 def _runs(setup: Setup, runs: int, attempts: Attempts, name: str) -> tuple[float, ...]:
-    """Return what the other path kept in each run; a run that stays void is left out, and said."""
+    """Return what the other path kept in each run, without runs that stay void."""
     check = setup.testbed.check_emulation
     each = (attempts.of(partial(kept, setup), f"soft cap, {name}", check=check) for _ in range(runs))
     return tuple(one for one in each if one is not None)

@@ -1,4 +1,4 @@
-"""What the experiment ``scale`` sees of the throttler from outside: set entries, response times."""
+"""The experiment ``scale``'s view of the throttler from outside: set entries, response times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POLL = 0.005
 _GIVE_UP = 60.0
 """Seconds after which the status socket counts as dead."""
 _WHOLE = b'{"query": "status"}\n'
-"""Asked for at once: the daemon waits 0.2 s for a client that asks for nothing."""
+"""Sent at once: the daemon waits 0.2 s for a client without a query."""
 
 _FLAGS, _LIST_HEADER = 6, 1 << 2
 """IPSET_ATTR_FLAGS and the flag for a listing without entries, linux/netfilter/ipset/ip_set.h."""
@@ -32,7 +32,7 @@ _NFGENMSG_BYTES = 4
 
 
 class Entries:
-    """The number of entries of the proxy's IPv4 set, as ``ipset list -t`` has it, without listing any."""
+    """The number of entries of the proxy's IPv4 set, as in ``ipset list -t``, without listing them."""
 
     def __init__(self, node: LiveNode) -> None:
         with node.entered():
@@ -44,14 +44,14 @@ class Entries:
         self._netlink.close()
 
     def count(self) -> int:
-        """Return the number; 0 where there is no such set."""
+        """Return the number; 0 if there is no such set."""
         try:
             return sum(map(_count, self._netlink.dump(iptables.CMD_LIST, self._request, "count set entries")))
         except KernelError:
             return 0
 
     def come(self, count: int, within: float) -> tuple[float, float]:
-        """Return the seconds until half of *count* entries are there, and until all are; infinity after *within*."""
+        """Return the seconds until half of *count* entries are set, and until all are; infinite after *within*."""
         begin = time.monotonic()
         half, passed = float("inf"), 0.0
         while passed < within:
@@ -65,7 +65,7 @@ class Entries:
         return half, float("inf")
 
     def gone(self, within: float) -> float:
-        """Return the seconds until no entry is there, infinity after *within*."""
+        """Return the seconds until no entry is left, infinite after *within*."""
         begin = time.monotonic()
         while time.monotonic() - begin < within:
             if not self.count():
@@ -75,12 +75,12 @@ class Entries:
 
 
 def operators_environment() -> dict[str, str]:
-    """Return this environment as an operator has it: for development one may forbid Python's compiled files."""
+    """Return this environment as an operator has it: a developer's may disable Python's bytecode files."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def first_byte_seconds(path: Path) -> float:
-    """Return how long the status socket at *path* takes to its first byte; infinity where there is none."""
+    """Return the time to the first byte of the status socket at *path*; infinite if it does not answer."""
     begin = time.monotonic()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
@@ -95,16 +95,16 @@ def first_byte_seconds(path: Path) -> float:
 
 
 def answer(path: Path, give_up: float = _GIVE_UP) -> bytes:
-    """Return all that the status socket at *path* says. Raises OSError where there is none."""
+    """Return the whole answer of the status socket at *path*. Raises OSError if there is none."""
     return ask_text(path, {"query": "status"}, give_up)
 
 
 class Asking(WorkingThread):
-    """Asks the status socket at *path* again and again, from a thread: how long it is silent at the longest.
+    """Queries the status socket at *path* again and again, from a thread, to find its longest silence.
 
-    An answer costs work, so that a pause lies between two. The silence seen is the time until the event loop accepts,
-    until the daemon has made the child that answers, and until that child has its first bytes: no less than what the
-    event loop was silent for at that moment.
+    An answer costs work, so there is a pause between two. The measured silence is the time until the event loop
+    accepts, the daemon has forked the child that answers, and that child has its first bytes: no less than the event
+    loop's own silence at that moment.
     """
 
     def __init__(self, path: Path, pause: float) -> None:
@@ -121,11 +121,11 @@ class Asking(WorkingThread):
 
     @property
     def silences(self) -> tuple[float, ...]:
-        """Seconds, one for each time that it was asked."""
+        """Seconds, one for each query."""
         return tuple(self._silences)
 
 
 def _count(list_message: bytes) -> int:
-    """Return the number of entries that one message of the listing gives."""
+    """Return the number of entries in one message of the listing."""
     data = dict(attributes(list_message, _NFGENMSG_BYTES)).get(_DATA, b"")
     return int.from_bytes(dict(attributes(data)).get(_ELEMENTS, b""), "big")

@@ -1,4 +1,4 @@
-"""A testbed with all services and a throttler whose policy changes, for one transfer after another."""
+"""A testbed with all services and a throttler with changing policies, for consecutive transfers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT = 120
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Commands are the client's; one that the setup was not built for is empty."""
+    """Commands are the client's; an unused direction's is empty."""
 
     testbed: Testbed
     throttler: Throttler
@@ -65,12 +65,12 @@ class Setup:
         return self.testbed["proxy"]
 
     def load(self, policy_text: str) -> None:
-        """Have the throttler load another policy, now."""
+        """Make the throttler load another policy now."""
         self.policy.write_text(policy_text)
         self.throttler.process.signal(signal.SIGHUP)
 
     def load_between(self, policy_text: str, rules: Sequence[str]) -> None:
-        """Have another policy, of *rules*, in force for the transfers to come."""
+        """Put another policy, of *rules*, in force between two transfers."""
         wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
         self.load(policy_text)
         wait_until(lambda: self.throttler.status()["policy"]["rules"] == list(rules), "the policy is in force")

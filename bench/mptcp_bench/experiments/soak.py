@@ -1,8 +1,8 @@
 """An hour, or as long as asked, of tunnels that come and go under a cap: nothing grows, no subflow is missed.
 
-The crowd of the experiment ``scale`` holds so many two-subflow tunnels and replaces some of them every second. What the
-throttler knows is compared with the kernel's own list of subflows, its caps with the kernel's entries, and what it and
-Squid have of memory, descriptors, classes, entries and BPF maps is followed over the time.
+The crowd of the experiment ``scale`` holds two-subflow tunnels and replaces some of them every second. The throttler's
+knowledge is compared with the kernel's own list of subflows, and its caps with the kernel's entries. Memory,
+descriptors, classes, entries and BPF maps of the throttler and Squid are tracked over time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SAMPLES = 120
 LEAST_INTERVAL = 5.0
 """Seconds between two samples."""
 SHORTEST = 3 * LEAST_INTERVAL / 60
-"""Minutes: of fewer samples than three, nothing says whether something grew."""
+"""Minutes: fewer than three samples do not show growth."""
 OPTIONS = {
     "minutes": f"that it takes, more than {SHORTEST:g}, default 60",
     "n": "tunnels held, default 1000",
@@ -49,13 +49,13 @@ OPTIONS = {
     "squid": "0: connections end at a listener in Squid's place, with no origin behind it and no trickle; default 1",
 }
 SETTLED = 1.0
-"""Seconds that a connection is there before the throttler must know it, and its entries must stand."""
+"""Seconds for which a connection exists before the throttler must know it, with its entries set."""
 CLOSING = 10
-"""Seconds within which a tunnel that was closed has come to its end everywhere."""
+"""Seconds for a closed tunnel to end everywhere."""
 STOPPED = 60.0
-"""Seconds after which a throttler that was asked to end is killed."""
+"""Seconds from SIGTERM until the throttler is killed."""
 CAPPED = f"10.77.{SECOND_CLIENT_NETWORKS[0]}."
-"""The addresses of the path that is capped."""
+"""Prefix of the capped path's addresses."""
 CROWD = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 _ENTRY = re.compile(r"^add \S+ ([\d.]+),tcp:(\d+),\S+ .*skbprio (\S+)", re.MULTILINE)
 _CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+[KMG]?bit)\b", re.MULTILINE)
@@ -119,7 +119,7 @@ def _samples(
 
 
 def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Reading:
-    """Raise TestbedError or ValueError where the throttler does not answer."""
+    """Take a sample. Raises TestbedError or ValueError if the throttler does not answer."""
     proxy = testbed["proxy"]
     before = two_subflows(crowd.listed())
     time.sleep(SETTLED)
@@ -156,24 +156,21 @@ def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, dr
 
 
 def ceilings(classes: str) -> dict[str, float]:
-    """Return those of *classes*, as tc(8) shows them, that may be the crowd's cap, with their ceilings, bits/s.
+    """Return the classes of tc(8)'s output that may be the crowd's cap, with their ceilings, bits/s.
 
-    That class has less than the cap while it repays what passed it by; the others have more, or 5 Mbit/s.
+    That class has less than the cap while it repays an overshoot; the others have more, or 5 Mbit/s.
     """
     found = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
     return {name: ceil for name, ceil in found.items() if 0.1 * CAP <= ceil <= CAP}
 
 
 def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return the subflows of the crowd's connections that *status* shows with two or more, by token.
-
-    Each is its remote end, and ``capped`` or ``other``.
-    """
+    """Return by token the crowd's connections with two subflows in *status*: remote ends, ``capped`` or ``other``."""
     found = {}
     for connection in status["connections"]:
         remotes = [each["remote"] for each in connection["subflows"]]
         if len(remotes) >= 2 and remotes[0].startswith(CROWD):
-            # As ss(8) writes it.
+            # In ss(8)'s form.
             found[f"{int(connection['token'], 16):04x}"] = [
                 (remote, "capped" if remote.startswith(CAPPED) else "other") for remote in remotes
             ]
@@ -181,7 +178,7 @@ def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
 
 
 def process(*pids: int) -> ProcessSize:
-    """Return what *pids* have together; what has ended has nothing. Not a number where the first one has ended."""
+    """Return the sum over *pids*, without ended ones; NaN if the first has ended."""
     resident = descriptors = 0
     for number, pid in enumerate(pids):
         try:
@@ -196,7 +193,7 @@ def process(*pids: int) -> ProcessSize:
 
 
 def bpf_bytes(pid: int) -> float:
-    """Return the bytes of the BPF maps and programs that *pid* has, as /proc/PID/fdinfo says; proc(5)."""
+    """Return the bytes of the BPF maps and programs of *pid*, by /proc/PID/fdinfo; proc(5)."""
     total = 0
     try:
         found = os.listdir(f"/proc/{pid}/fdinfo")

@@ -1,6 +1,6 @@
-"""Whether a throttler grew, missed a subflow or capped a wrong one over a long time. Pure.
+"""Judge whether a throttler grew, missed a subflow or capped a wrong one over a long time. Pure.
 
-What cannot be read of a throttler that is dead is not a number, and misses its aim.
+What cannot be read of a dead throttler is NaN, and misses its aim.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from ..statistics import mean_or_nan, median
 from .aims import Aim
 
 GROWTH = 0.05
-"""From the second third of the time to the last, as a share; the first third is warm-up."""
+"""As a share, from the second third of the time to the last; the first third is warm-up."""
 PROXY_GROWTH = 0.1
-"""The same of Squid, whose pools of memory are not ours."""
+"""The same for Squid, whose memory pools are not ours."""
 CHECKED = 500
-"""Connections drawn at each sample, whose caps are compared with the kernel's."""
+"""Connections drawn at each sample; their caps are compared with the kernel's entries."""
 EXAMPLES = 3
-"""Kept of those that are wrong."""
+"""Wrong connections that are kept."""
 CAP = 1e9
 """Bits/s."""
 KEPT = 0.95
-"""Of the cap, in the mean of all samples."""
+"""Share of the cap, as the mean of all samples."""
 STANDING = 0.95
-"""Of the tunnels asked for, in the sample that has the fewest."""
+"""Share of the wanted tunnels, in the sample with the fewest."""
 REPLACED = 0.9
-"""Of the tunnels that were to be replaced: below it nothing was churned, and what did not grow proves nothing."""
+"""Share of the tunnels to be replaced. With fewer there was no churn, and a lack of growth proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSize:
-    """What a process has."""
+    """Memory and descriptors of a process."""
 
     resident: float = math.nan
     """MB (10^6)."""
@@ -41,55 +41,55 @@ class ProcessSize:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What there was at one moment."""
+    """State at one moment."""
 
     time: float
-    """Seconds since the first tunnel was to be replaced."""
+    """Seconds since churn began."""
     standing: int
     """Tunnels."""
     opened: int
-    """Tunnels, since the start."""
+    """Tunnels since the start."""
     daemon: ProcessSize
     proxy: ProcessSize
     bpf: float
-    """Bytes of the BPF maps that the throttler has."""
+    """Bytes of the throttler's BPF maps."""
     entries: int
-    """Of the throttler's sets."""
+    """In the throttler's sets."""
     classes: int
     shown: int
     """Connections in ``status``."""
     missed: int
-    """Connections that had two subflows in the kernel before and after, and did not have them in ``status``."""
+    """Connections with two subflows in the kernel before and after, but not in ``status``."""
     invented: int
-    """The other way round."""
+    """The reverse of :attr:`missed`."""
     checked: int
-    """Connections whose entries were compared with what they should be."""
+    """Connections whose entries were compared."""
     wrong: int
-    """Those of them with a subflow in the wrong class, or in none;"""
+    """Checked connections with a subflow in the wrong class, or in none."""
     examples: tuple[str, ...] = ()
-    """the first of these."""
+    """The first wrong ones."""
     ceil: float = math.nan
-    """Of the cap's class, bits/s; not a number where there is none."""
+    """Of the cap's class, bits/s; NaN if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """All that was measured."""
+    """All measurements."""
 
     seconds: float
-    """That it was to take."""
+    """Planned duration."""
     interval: float
     """Seconds between two samples."""
     tunnels: int
     churn: int
-    """Tunnels to be replaced a second."""
+    """Tunnels to be replaced per second."""
     samples: tuple[Reading, ...]
     ended: int
     """Tunnels that the proxy ended."""
     cores: float
     """Processor share of the throttler."""
     left: tuple[str, ...]
-    """Dumps that differ after SIGTERM from those before the start, and an exit code that is not 0."""
+    """Dumps that differ between before the start and after SIGTERM, and an exit code other than 0."""
 
 
 def misplaced(
@@ -99,10 +99,10 @@ def misplaced(
     capped: str,
     cap: str,
 ) -> list[str]:
-    """Return a line for each of *checked* connections that has a subflow which is not where the policy wants it.
+    """Return a line for each *checked* connection with a subflow whose class contradicts the policy.
 
     *subflows* has the remote end (ADDRESS:PORT) and the path of each subflow by token, *entries* the class of each
-    remote end, *capped* is the path that is capped, and *cap* its class, empty where it has none.
+    remote end. *capped* is the capped path, *cap* its class, empty if it has none.
     """
     found = []
     for token in sorted(checked):
@@ -115,17 +115,14 @@ def misplaced(
 
 
 def growth(samples: Sequence[Reading], value: Callable[[Reading], float]) -> float:
-    """Return by what share the median of *value* grew from the second third of the time to the last.
-
-    Not a number where too few samples are there for thirds, or where one has no such value.
-    """
+    """Return the growth of *value*'s median from the second to the last third, a share; NaN without values."""
     third = len(samples) // 3
     middle, last = samples[third : 2 * third], samples[2 * third :]
     found = [value(each) for each in (*middle, *last)]
     if not middle or not all(map(math.isfinite, found)):
         return math.nan
     before, after = median([value(each) for each in middle]), median([value(each) for each in last])
-    # What is one at a time, such as a class, may be one more.
+    # A count of one, such as a class, may grow by one.
     return (after - before) / max(before, 1.0)
 
 
@@ -134,7 +131,7 @@ def judge(soak: Soak) -> list[Aim]:
     samples = soak.samples
     wanted = int(soak.seconds / soak.interval)
     replaced = (samples[-1].opened - samples[0].opened) / (samples[-1].time - samples[0].time) if samples[1:] else 0.0
-    # While status and the kernel are read, some tunnels are replaced: these are not compared.
+    # Tunnels that are replaced while status and the kernel are read are not compared.
     least = max(1, min(CHECKED, soak.tunnels // 2))
     kinds: tuple[tuple[str, float, Callable[[Reading], float]], ...] = (
         ("throttler's resident memory", GROWTH, lambda each: each.daemon.resident),
@@ -167,7 +164,7 @@ def judge(soak: Soak) -> list[Aim]:
             "caps: connections compared, fewest in a sample", min((s.checked for s in samples), default=0), least=least
         ),
         Aim("caps: wrong, most in a sample", max((s.wrong for s in samples), default=math.inf), most=0),
-        # While a cap repays what passed it by, its class has half: here, where little does, a moment in many seconds.
+        # A cap that repays an overshoot halves its class; with little to repay, that lasts a moment in many seconds.
         Aim(
             "caps: rate of the class / the cap's, mean",
             mean_or_nan([s.ceil for s in samples]) / CAP,

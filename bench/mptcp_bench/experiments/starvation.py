@@ -1,9 +1,9 @@
 """Who starves beside a low cap: what each path carries, capped or not, and beside clients that vanished.
 
-A download under the policy, over paths of which some have low caps; shown is what each path carried once all is
-steady, as a share of its link or cap. Beside it, for comparison, the same download without a policy over links that
-really are as slow as the caps. In the layouts ``vanished-N`` as many other downloads share the cap, and fall silent on
-both their paths.
+A download runs under the policy, over paths some of which have low caps; shown is what each path carries in the steady
+state, as a share of its link or cap. For comparison, the same download runs without a policy over links that really are
+as slow as the caps. In the layouts ``vanished-N``, N other downloads share the cap, and fall silent on both their
+paths.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .tables import new_table
 from .two_paths import dropping
 
 VARIANTS = (UNDER_POLICY, "link")
-"""Under the policy; over links as fast as the caps, without one."""
+"""Under the policy; over links as fast as the caps, without a policy."""
 OPTIONS = {
     "layout": f"{', '.join(LAYOUTS)}; default all but vanished-1000",
     "variant": f"{', '.join(VARIANTS)}; default both",
@@ -51,15 +51,15 @@ OPTIONS = {
 }
 RUNS, QUICK_RUNS = 3, 1
 SILENT = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop'
-"""What nft(8) does, that nothing comes from the other clients and nothing reaches them."""
+"""Rules for nft(8) that cut off the other clients, both ways."""
 CROWDED = 50
-"""From so many clients on that vanish, they are one program."""
+"""From this number of vanishing clients on, they are one program."""
 WARM, MEASURED = 4.0, 8.0
-"""Seconds of a download until it is measured, and for which it is."""
+"""Seconds of a download before and during the measurement."""
 GIVEN_UP = 2.0
-"""Seconds after the others vanished until it is measured."""
+"""Seconds between the others' vanishing and the measurement."""
 CROWD_GIVEN_UP = 30.0
-"""The same of a thousand, each of which had a packet in 2.4 seconds: TCP waits for so long before it tries again."""
+"""The same for a thousand, each of which had a packet in 2.4 seconds: TCP waits that long before it retries."""
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
@@ -107,16 +107,13 @@ class _Site:
         crowd = Crowd.built(testbed, layout.vanishing, OTHERS) if layout.vanishing >= CROWDED else None
         proxy = crowd.proxy if crowd else start_proxy(host, control="bbr")
         origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
-        # An IPv4 address as an IPv6 one: Linux joins by IPv6 only what was opened on an IPv6 socket.
+        # An IPv4 address in IPv6 form: Linux joins by IPv6 only what was opened on an IPv6 socket.
         through = f"http://[::ffff:{host.service_address()}]:{PROXY_PORT}" if layout.mapped else proxy.url()
         download = ["curl", "-s", "-m", "90", "-o", "/dev/null", "-x", through, origin.url("big")]
         return cls(testbed, layout, variant, proxy, mptcp_command(download), crowd)
 
     def run(self) -> Measured:
-        """Download once. Raises TestbedError where not all paths have a subflow.
-
-        Raises EmulationError where the paths were not as asked meanwhile.
-        """
+        """Download once. Raises TestbedError without all subflows, EmulationError if the paths were wrong."""
         client = self.testbed["client"]
         wait_until(lambda: not self._subflows(), "the last download's subflows are gone", timeout=30)
         addresses = {load.name: load.address for load in self.layout.loads}
@@ -142,7 +139,6 @@ class _Site:
 
     @contextmanager
     def _others(self) -> Iterator[None]:
-        """The other clients download."""
         if self.crowd is not None:
             self.crowd.hold(self.layout.vanishing)
             self.crowd.joined(self.layout.vanishing)
@@ -155,12 +151,11 @@ class _Site:
             yield
 
     def _subflows(self) -> set[str]:
-        """Return the client's addresses from which there are subflows."""
         return set(client_ends(self.testbed["proxy"], [load.address for load in self.layout.loads]))
 
 
 def table_of(measured: Sequence[Measured]) -> Table:
-    """Return what was measured, by means over the runs."""
+    """Return the means over the runs."""
     columns = ("layout", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s")
     table = new_table("Who starves beside a low cap", columns, left=("layout", "variant"))
     for layout, variant in dict.fromkeys((m.layout, m.variant) for m in measured):

@@ -1,6 +1,6 @@
 """What each path carries beside capped ones, from byte counters over one download. Pure.
 
-All rates are of the wire, in bits/s, as links and caps count them; times in seconds since the download's start.
+Rates are on the wire, in bits/s, as links and caps count; times are seconds since the download's start.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from mptcp_lab.testbed.recorder import Sample, mean_rate
 from .aims import Aim
 
 FREE, CAPPED = 0.95, 0.97
-"""What a path is to carry, as a share of its link, and a capped one of its cap."""
+"""Least share of its link that a path must carry, and of its cap that a capped path must carry."""
 RESTS = 16
 """A capped path may rest beside uncapped ones that carry so many times its cap."""
 MOST = 1.05
-"""No path is to carry more than that share: a cap holds, and a link that carries more was not emulated."""
+"""Most share that a path may carry: a cap holds, and a link that carries more was not emulated."""
 UNDER_POLICY = "cap"
-"""The variant that is judged."""
 RECOVERY = 1.0
-"""Seconds over which the rate is taken that says when a share came back."""
+"""Seconds over which a rate shows that a share came back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +29,13 @@ class PathLoad:
 
     name: str
     address: str
-    """The client's, by which its packets are distinguished from others."""
+    """The client's, which distinguishes its packets from others."""
     link: int
     cap: int | None = None
 
     @property
     def due(self) -> int:
-        """What it is to carry."""
+        """What it must carry."""
         return self.link if self.cap is None else min(self.link, self.cap)
 
 
@@ -46,10 +45,10 @@ class Outcome:
 
     path: PathLoad
     share: float
-    """As a share of its link or cap."""
+    """Share of its link or cap."""
 
     def aim(self, layout: str, others: int) -> Aim:
-        """*others*: what the uncapped paths are to carry, bits/s."""
+        """Return the aim; *others*: what the uncapped paths must carry, bits/s."""
         what, least = ("link", FREE) if self.path.cap is None else ("cap", CAPPED)
         if self.path.cap is not None and others >= RESTS * self.path.cap:
             least = 0.0
@@ -81,23 +80,23 @@ def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs:
 
 
 def mean_outcomes(runs: Sequence[Measured]) -> list[Outcome]:
-    """Return what each path carried, by the mean over *runs* of one layout."""
+    """Return what each path carried, as the mean over *runs* of one layout."""
     by_path = zip(*(each.outcomes for each in runs), strict=True)
     return [Outcome(same[0].path, sum(each.share for each in same) / len(same)) for same in by_path]
 
 
 def judge(samples: Sequence[Sample], paths: Sequence[PathLoad], start: float, end: float) -> list[Outcome]:
-    """Return what each path carried from *start* to *end*. Raises ValueError where there are too few samples."""
+    """Return what each path carried from *start* to *end*. Raises ValueError for too few samples."""
     return [Outcome(path, mean_rate(samples, path.name, start, end) / path.due) for path in paths]
 
 
 def together(outcomes: Sequence[Outcome]) -> float:
-    """Return what all paths carried, as a share of what they are to carry."""
+    """Return what all paths carried, as a share of what they must carry."""
     return sum(each.share * each.path.due for each in outcomes) / sum(each.path.due for each in outcomes)
 
 
 def recovered(samples: Sequence[Sample], path: PathLoad, since: float) -> float | None:
-    """Return how long after *since* the path begins to carry what it is to; None if never."""
+    """Return how long after *since* the path begins to carry what it must; None if never."""
     for sample in samples:
         if sample.time < since:
             continue

@@ -14,7 +14,6 @@ from .starvation_judging import PathLoad
 
 MBIT = 1_000_000
 OTHERS = "others"
-"""The node of the clients that vanish."""
 SECOND_ADDRESS = "10.77.1.130"
 SECOND_PROXY_ADDRESS = "10.77.8.3"
 NAMES = "abcdefgh"
@@ -22,20 +21,20 @@ NAMES = "abcdefgh"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A topology, what each path is to carry, and who vanishes."""
+    """A topology, what each path must carry, and who vanishes."""
 
     name: str
     loads: tuple[PathLoad, ...]
     build: Callable[[Sequence[int]], Topology]
     """Makes the topology from the rate of each path's link, bits/s."""
     networks: tuple[tuple[str, ...], ...]
-    """Of the clients, by path: the policy distinguishes the paths by them."""
+    """The clients' networks, by path: the policy distinguishes the paths by them."""
     vanishing: int = 0
-    """Other clients that share the paths and their caps, and fall silent."""
+    """Number of other clients that share the paths and their caps, and fall silent."""
     mapped: bool = False
     """The client opens its connections on IPv6 sockets to the proxy's IPv4 address."""
     one_link: bool = False
-    """All paths share one link, as fast as they are together: it has no physical counterpart."""
+    """All paths share one link, as fast as all together: it has no physical counterpart."""
 
     def topology(self, physical: bool) -> Topology:
         """Return the topology; *physical*: with links as fast as the caps."""
@@ -47,7 +46,7 @@ class Layout:
         lines = ["version: 1", "paths:"]
         lines += [f"  {load.name}: {{clients: [{', '.join(networks)}]}}" for load, networks in named]
         if self.vanishing:
-            # It would take the caps off those that vanished, two seconds later.
+            # The guard would lift the caps of the vanished clients two seconds later.
             lines.append("guard: {enabled: false}")
         lines.append("rules:")
         for load in self.loads:
@@ -76,7 +75,6 @@ def _emulated(rates: Sequence[int], rtts: Sequence[int]) -> list[EmulatedPath]:
 
 
 def _with_endpoints(topology: Topology, node: str, *endpoints: Endpoint) -> Topology:
-    """Return *topology* with these endpoints of *node* in place of those that it has."""
     nodes = tuple(replace(each, endpoints=endpoints) if each.name == node else each for each in topology.nodes)
     return replace(topology, nodes=nodes)
 
@@ -90,13 +88,13 @@ def _with_address(topology: Topology, node: str, device: str, address: str) -> T
 
 
 def eight() -> Layout:
-    """Eight paths as a tester had them, with three low caps."""
+    """A tester's eight paths, with three low caps."""
     loads = _loads((10, 10, 10, 10, 6, 6, 6, 6), (7.3, 1, None, None, 0.7, None, None, None))
 
     def build(rates: Sequence[int]) -> Topology:
         topology = paths(list(rates), name="eight-paths")
         joins = list(zip(loads, topology.devices("client"), strict=True))[1:]
-        # The kernel takes eight endpoints, and the first path has its subflow already.
+        # The kernel takes eight endpoints, and the first path already has its subflow.
         ends = [Endpoint(load.address, device, number) for number, (load, device) in enumerate(joins, 2)]
         return _with_endpoints(topology, "client", *ends)
 
@@ -116,7 +114,7 @@ def low(cap: float) -> Layout:
 
 
 def families() -> Layout:
-    """An IPv6 join with a cap beside IPv4: the proxy announces its IPv6 address."""
+    """A capped IPv6 join beside IPv4: the proxy announces its IPv6 address."""
     first, join = _loads((30, 20), (None, 3))
     join = replace(join, address="fd77:2::2")
 
@@ -129,7 +127,7 @@ def families() -> Layout:
 
 
 def fullmesh() -> Layout:
-    """Two addresses of the client, two of the proxy, four subflows: two share a cap."""
+    """Two client addresses and two proxy addresses make four subflows; two share a cap."""
     loads = _loads((30, 20), (None, 3))
 
     def build(rates: Sequence[int]) -> Topology:

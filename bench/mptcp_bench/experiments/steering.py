@@ -1,8 +1,8 @@
 """Steering modes on real downloads: what each path carries when the policy names a mode.
 
 *active-standby*: Wi-Fi active, Ethernet standby; Wi-Fi's path drops everything for a while. *priority-based*: Wi-Fi
-first; the origin sends less than Wi-Fi carries for a while. *load-balancing*: 70/30 and 50/50; and 60/40 and 85/15
-while the origin sends less than the paths carry. *smallest-delay*: beside a policy without rules. Rates are of what
+first; for a while the origin sends less than Wi-Fi carries. *load-balancing*: 70/30 and 50/50; and 60/40 and 85/15
+while the origin sends less than the paths carry. *smallest-delay*: beside a policy without rules. Rates count what
 arrives at the client.
 
 The other parts are outages of one path under each mode (``experiments.steering_outages``), and how much goes over the
@@ -60,7 +60,7 @@ KINDS: dict[str, tuple[str | None, Callable[[Testbed], AbstractContextManager[No
     "smallest-delay": ("{mode: smallest-delay}", None),
     "no rule": (None, None),
 }
-"""How each is written, and what happens in mid-transfer."""
+"""The policy of each, and the event in mid-transfer."""
 QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
 
 
@@ -117,17 +117,14 @@ def _modes(
 
 
 def _checked(setup: Setup, rtt: str, kind: str) -> Measured:
-    """As :func:`measure`. Raises ValueError where the samples say nothing."""
+    """Like :func:`measure`, but raise ValueError if the samples are too few."""
     one = measure(setup, rtt, kind)
     one.findings()
     return one
 
 
 def measure(setup: Setup, rtt: str, kind: str) -> Measured:
-    """Download under a mode, with what happens to it.
-
-    Raises EmulationError where the paths were not as asked meanwhile.
-    """
+    """Download under a mode, with its event. Raises EmulationError if the paths were not as asked."""
     steer, happening = KINDS[kind]
     rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
     setup.load_between(steering_cells.POLICY % rules, [] if steer is None else ["steered"])
@@ -144,7 +141,7 @@ def measure(setup: Setup, rtt: str, kind: str) -> Measured:
 
 
 def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
-    """Return the picture of *measured*; none where no mode was, only what there is without one."""
+    """Return the picture of *measured*; empty if only downloads without a mode were measured."""
     there = {one.kind for one in measured}
     kinds = [kind for kind in KINDS if kind != "no rule" and kind in there]
     return (Picture("steering", lambda target: draw(target, measured, kinds)),) if kinds else ()

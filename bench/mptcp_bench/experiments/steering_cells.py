@@ -1,4 +1,4 @@
-"""What the experiment steering varies where a path fails: mode, fault, length of the outage, load. Pure."""
+"""What the experiment ``steering`` varies in outages: mode, fault, length of the outage, load. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MODES: dict[str, str | None] = {
     "load-balancing": "{mode: load-balancing, weights: {LOST: 60, OTHER: 40}}",
     "smallest-delay": "{mode: smallest-delay}",
 }
-"""How each is written, for the path that is to fail and the other one."""
+"""Rule of each mode, for the failing path and the other one."""
 PATHS = {"initial": ("ethernet", "wifi"), "joined": ("wifi", "ethernet")}
-"""The path that fails and the other one, by what its subflow is: connections open over Ethernet."""
+"""The failing path and the other one, by the failing subflow: connections open over Ethernet."""
 LOST_RATE, OTHER_RATE = 30, 20
-"""Mbit/s of them."""
+"""Mbit/s of the failing path and the other one."""
 BY_ORDER = ("active-standby", "priority-based")
 FAULTS = {
     "link": "the client's own link goes down",
@@ -73,7 +73,7 @@ class Cell:
 
     @property
     def rule(self) -> str:
-        """What the policy's list of rules is."""
+        """The policy's list of rules."""
         steer = MODES[self.mode]
         if steer is None:
             return "[]"
@@ -82,15 +82,12 @@ class Cell:
 
     @property
     def unsteered(self) -> Cell:
-        """The same without a mode."""
+        """The same cell without a mode."""
         return replace(self, mode=NONE, stale=0)
 
 
 def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
-    """Return the cells that *options* choose, those of one fault, outage and load behind each other.
-
-    Raises OptionError for one that makes no sense.
-    """
+    """Return the chosen cells, those of one fault, outage and load together. Raises OptionError."""
     given = {**(QUICK if quick else {}), **options}
     modes, faults, loads = (choice(given, name, known) for name, known in CHOICES.items())
     losts = choice(given, "lost", PATHS, ["initial"])
@@ -99,7 +96,7 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
     if not (probe == 0 or 1000 <= probe <= 120_000) or stale > 255:
         raise refused(OPTIONS)
     return [
-        # The throttler sets it for a mode, and not without one: with that a mode is compared.
+        # The throttler sets it only for a mode; the comparison runs without it.
         Cell(mode, fault, outage, load, lost, probe, stale if mode != NONE else 0)
         for load, fault, lost, outage, mode in product(loads, faults, losts, outages, modes)
     ]

@@ -1,6 +1,6 @@
 """What each path carried under a steering mode, from byte counters over one download, and the aims. Pure.
 
-Rates are of what arrives at the client, on the wire; times are seconds on the clock of the samples.
+Rates count what arrives at the client, on the wire; times are seconds on the samples' clock.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .tables import mean, new_table
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
 """Mbit/s."""
 WARM, EVENT, AFTER = 6.0, 6.0, 10.0
-"""Seconds before something happens, while it lasts, and afterwards."""
+"""Seconds before, during and after the event."""
 BEGUN = 1.0
-"""Seconds from the start of the client's program until both paths stand, and the mode has taken hold of them."""
+"""Seconds from the start of the client's program until both paths stand, and the mode controls them."""
 WINDOW = 10.0
 """Seconds over which shares are taken."""
 PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
 """Mbit/s that the origin sends all the time."""
 FULL = (0.95 * (ETHERNET + WIFI), 1.05 * (ETHERNET + WIFI))
-"""Mbit/s where both paths are full: a link that carries more was not emulated."""
+"""Mbit/s with both paths full: a link that carries more was not emulated."""
 SHARE = (None, 5.0)
 """Percentage points."""
 AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
@@ -59,11 +59,11 @@ class Measured:
     """Milliseconds, Ethernet/Wi-Fi."""
     kind: str
     event: float
-    """When something began to happen."""
+    """When the event began."""
     samples: tuple[Sample, ...]
 
     def share(self, device: str, start: float, end: float) -> float:
-        """Return the part of all bytes that came over *device* between two times."""
+        """Return the share of all bytes that came over *device* between two times."""
         each = {name: mean_rate(self.samples, name, start, end) for name in DEVICES}
         return each[device] / max(1.0, sum(each.values()))
 
@@ -72,7 +72,7 @@ class Measured:
         return sum(mean_rate(self.samples, device, start, end) for device in DEVICES) / 1e6
 
     def findings(self) -> dict[str, float]:
-        """Return what this mode is measured by, by name; infinite is a time after which something never happened."""
+        """Return the values that this mode is measured by, by name; a time is infinite if it never happened."""
         end = self.samples[-1].time
         if self.kind == "active-standby":
             return {
@@ -118,7 +118,7 @@ def by_cell(measured: Sequence[Measured]) -> dict[tuple[str, str], dict[str, lis
 
 
 def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs: int) -> list[Aim]:
-    """Return the aims of the *planned* RTTs and modes, by the means of *runs* that were to be made of each."""
+    """Return the aims of the *planned* RTTs and modes, by the means of *runs* planned runs each."""
     found = []
     measures = by_cell(measured)
     for rtt, kind in planned:
@@ -131,7 +131,7 @@ def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs:
 
 
 def table_of(measured: Sequence[Measured]) -> Table:
-    """Return all that was measured, by means over the runs."""
+    """Return the means over the runs."""
     table = new_table("Steering modes", ("RTT ms", "mode", "what", "mean"), left=("RTT ms", "mode", "what"))
     for (rtt, kind), findings in by_cell(measured).items():
         names = [(rtt, kind), *[("", "")] * (len(findings) - 1)]

@@ -1,8 +1,8 @@
 """Outages under the steering modes: one path fails in mid-transfer, in three ways, and comes back.
 
-Through the real proxy and throttler, 30 Mbit/s on the path that fails, which is the one that the modes by order use
-first, 20 on the other, RTT 20 ms. Recorded are what the application has, what each path carries and which subflows the
-proxy has made backup, every 0.1 s.
+The transfers use the real proxy and throttler. The path that fails has 30 Mbit/s and is the first one for the modes by
+order; the other has 20 Mbit/s; the RTT is 20 ms. Every 0.1 s the experiment records what the application has, what each
+path carries and which subflows the proxy has made backup.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACE, RTT = 12, 20
 FAST, WARM = 4.0, 8.0
 """Seconds at full speed, and before the failure."""
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
-"""Seconds watched afterwards; in between as long as the outage was."""
+"""Seconds watched afterwards: 1.5 times the outage, within these limits."""
 PROBE = "net.ipv4.tcp_rto_max_ms"
 """From Linux 6.15 on."""
 NETWORKS = {bytes((10, 77, 1)): "ethernet", bytes((10, 77, 2)): "wifi"}
@@ -43,7 +43,7 @@ NETWORKS = {bytes((10, 77, 1)): "ethernet", bytes((10, 77, 2)): "wifi"}
 
 @contextmanager
 def failing(testbed: Testbed, cell: Cell) -> Iterator[None]:
-    """Let the path of *cell* fail as it says."""
+    """Let the path of *cell* fail in its way."""
     lost = PATHS[cell.lost][0]
     router = testbed["hop1" if lost == "ethernet" else "hop2"]
     match cell.fault:
@@ -59,7 +59,7 @@ def failing(testbed: Testbed, cell: Cell) -> Iterator[None]:
 
 
 class OutageRecorder(Recorder):
-    """Samples what each path carries, what the application has and which subflows the proxy made backup."""
+    """Samples what each path carries, what the application has, and which subflows the proxy has made backup."""
 
     def __init__(self, client: LiveNode, proxy: LiveNode, done: Callable[[], int], sent: bool) -> None:
         super().__init__(client, DEVICES, direction="sent" if sent else "received")
@@ -83,10 +83,7 @@ class OutageRecorder(Recorder):
 
 
 def measure(setup: Setup, cell: Cell) -> Watched:
-    """Transfer under a mode, let a path fail and come back, watch.
-
-    Raises EmulationError where the paths were not as asked meanwhile.
-    """
+    """Transfer under a mode, let a path fail and come back, watch. Raises EmulationError if paths were wrong."""
     setup.load_between(POLICY % cell.rule, [] if cell.mode == NONE else ["steered"])
     uploading = cell.load == "upload"
     with ExitStack() as stack:
@@ -117,7 +114,7 @@ def _received_by(origin: LiveNode) -> Callable[[], int]:
 
 
 def _written_by(process: Process) -> Callable[[], int]:
-    """Return what reads how many bytes *process* has written: what an application that downloads has."""
+    """Return a reader of the bytes that *process* has written: what a downloading application has."""
     io = Path(f"/proc/{process.pid}/io")
     return lambda: int(io.read_text().split("wchar: ")[1].split()[0])
 
@@ -136,7 +133,7 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int, attempts:
         try:
             with Testbed(paths(two_paths(rates, (RTT, RTT))), seed=seed) as testbed, ExitStack() as stack:
                 if probe:
-                    # Before the proxy: connections have it from the socket that listens.
+                    # Before the proxy: connections inherit it from the listening socket.
                     stack.enter_context(testbed["proxy"].sysctl(PROBE, str(probe)))
                 setup = Setup.built(testbed, POLICY % "[]", up=True)
                 for number, cell in enumerate(there, 1):
@@ -144,7 +141,7 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int, attempts:
                     one = attempts.of(partial(once, setup, cell), str(cell), check=testbed.check_emulation)
                     measured += [one] if one else []
         except TestbedError as error:
-            # What was measured must not be lost; the verdicts say that this host was too busy for it.
+            # Earlier measurements must not be lost; the verdicts show that this host was too busy.
             void.append(str(error))
     data = {"outages": [{"cell": str(cell), **asdict(each)} for cell, each in measured]}
     return Findings(

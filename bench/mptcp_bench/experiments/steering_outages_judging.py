@@ -1,7 +1,7 @@
-"""What became of a transfer in an outage of one path, and whether that is well. Pure.
+"""Judge a transfer in an outage of one path. Pure.
 
-Bytes of the application are those that it read in order; of a path those on the client's interface. A mode is compared
-with the same outage without one: it must neither be slower nor stand still for longer.
+The application's bytes are those that it read in order, a path's bytes those on the client's interface. A mode is
+compared with the same outage without one: it must neither be slower nor stand still longer.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from .steering_cells import BY_ORDER, LOST_RATE, NONE, Cell
 from .tables import mean, new_table
 
 APPLICATION = "application"
-"""The counter of what the application has."""
+"""Counter of the bytes that the application has."""
 MIN_PROGRESS = 1_000_000
 """Bits/s. An application that gets less in 0.1 s stands still."""
 SETTLE = 2.0
-"""Seconds from the failure, left out of the rate in an outage of 8 s and more."""
+"""Seconds after the failure that the rate leaves out in an outage of at least twice as long."""
 SLOWER = 0.15
-"""By what share a mode may give less than the same outage without one: two runs without one differ by as much."""
+"""Share by which a mode may be slower than the same outage without one: two runs without one differ by as much."""
 SWITCHED = 1.0
 """Seconds for which the application may stand still."""
 FIRST_ALONE = 1.05 * LOST_RATE
-"""Mbit/s, in any run, before the failure, where a mode by order is to use its first path alone."""
+"""Most Mbit/s before the failure, in any run, if a mode by order should use only its first path."""
 FLIPS = 2
-"""Changes of one subflow's flag."""
+"""Most changes of one subflow's flag."""
 BACK = 0.5
-"""Part of what the lost path carried before, at which it is back."""
+"""Share of its earlier rate at which the lost path is back."""
 BACK_WINDOW = 0.5
-"""Seconds over which it has to carry that."""
+"""Seconds for which it must carry that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One transfer. Times in seconds on the clock of the samples."""
+    """One transfer. Times in seconds on the samples' clock."""
 
     samples: tuple[Sample, ...]
     flags: tuple[tuple[float, Mapping[str, bool]], ...]
-    """When, and by path, whether the proxy had made its subflow backup."""
+    """Time, and by path whether the proxy had made its subflow a backup."""
     failed: float
     restored: float
     lost: str
-    """The client's device on the path that failed."""
+    """The client's device on the failed path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +57,23 @@ class Outcome:
     """One transfer with an outage."""
 
     before: float
-    """Mbit/s of the application before."""
+    """Mbit/s of the application before the outage."""
     during: float
-    """Mbit/s of the application in the outage; from ``SETTLE`` on where it is long."""
+    """Mbit/s of the application in the outage; from ``SETTLE`` on if it is long."""
     still: float
-    """Seconds for which the application stood still, the longest time that began or went on in the outage."""
+    """Longest time in seconds that the application stood still, which began in or lasted into the outage."""
     back: float
-    """Seconds from the end of the outage until the lost path carries data again; infinite if it never does."""
+    """Seconds from the end of the outage until the lost path carries data again; infinite if never."""
     after: float
-    """Mbit/s of the application from the end of the outage on."""
+    """Mbit/s of the application after the outage."""
     flips: int
-    """Changes of the flag of the subflow whose flag changed most, from the failure on."""
+    """From the failure on, changes of the flag that changed most."""
 
 
 def outcome(watched: Watched) -> Outcome:
-    """Return what is to be known of one transfer.
+    """Judge one transfer.
 
-    Raises ValueError where there are too few samples, and where the application had nothing before the failure: of two
+    Raises ValueError if there are too few samples, or if the application had nothing before the failure: of two
     transfers without a byte, neither is slower.
     """
     samples, failed, restored = watched.samples, watched.failed, watched.restored
@@ -115,10 +115,10 @@ def _flips(watched: Watched) -> int:
 
 
 def aims(measured: Sequence[tuple[Cell, Outcome]], planned: Sequence[Cell], runs: int) -> list[Aim]:
-    """Return the aims of the *planned* cells, of each of which *runs* were to be made.
+    """Return the aims of the *planned* cells, with *runs* planned runs each.
 
-    A mode is compared with the same outage without one, where that is among them: of several runs of each for
-    non-inferiority; one of each is a single figure with a bound, and no comparison of means.
+    A mode is compared with the same outage without one, if measured: by non-inferiority for several runs of each. One
+    run each gives a figure with a bound, not a comparison of means.
     """
     found = []
     for cell in planned:
@@ -135,14 +135,14 @@ def _compared(cell: Cell, outcomes: Sequence[Outcome], beside: Sequence[Outcome]
     if min(len(steered), len(without)) > 1 and any(without):
         found.append(no_less(f"{cell}: Mbit/s, × without a mode", steered, without, SLOWER))
     elif without:
-        # One run; or nothing came without a mode, and there is nothing to be a share of.
+        # One run; or nothing came without a mode, and there is nothing to take a share of.
         found.append(Aim(f"{cell}: Mbit/s", fmean(steered), least=round((1 - SLOWER) * fmean(without), 2)))
-    # The other mode by order opens the next path to downloads at full speed, and those paced begin so.
+    # The other mode by order opens the next path to downloads at full speed, and paced downloads begin so.
     if cell.mode == "active-standby" or (cell.mode in BY_ORDER and cell.load == "upload"):
         before = max(each.before for each in outcomes)
         found.append(Aim(f"{cell}: Mbit/s before the failure, by the first path alone", before, most=FIRST_ALONE))
     if cell.load != "upload":
-        # What a kernel does that nobody steers is not ours: a mode may stand still for as long.
+        # An unsteered kernel's stall is not our fault: a mode may stand still for as long.
         most = max([SWITCHED, *([each.still for each in beside] if cell.mode not in BY_ORDER else [])])
         still = fmean(each.still for each in outcomes)
         found.append(Aim(f"{cell}: stands still for s", still, most=round(most, 2)))
@@ -151,7 +151,7 @@ def _compared(cell: Cell, outcomes: Sequence[Outcome], beside: Sequence[Outcome]
 
 
 def table_of(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
-    """Return what was measured, by means over the runs of each cell."""
+    """Return the means over the runs of each cell."""
     columns = ("load", "fault", "outage s", "mode", "Mbit/s before", "in it", "stands still s", "back s", "flips")
     table = new_table("Outages under the steering modes", columns, left=("load", "fault", "mode"))
     for cell in dict.fromkeys(cell for cell, _ in measured):
@@ -163,7 +163,7 @@ def table_of(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
 
 
 def beside_each_other(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
-    """Return what was measured with a column for each mode: Mbit/s in the outage, seconds still, seconds until back."""
+    """Return Mbit/s in the outage, seconds still and seconds until back, with a column for each mode."""
     modes = tuple(dict.fromkeys(cell.mode for cell, _ in measured))
     title = "Beside each other: Mbit/s in the outage, seconds that it stood still, seconds until the path was back"
     table = new_table(title, ("load", "fault", "outage s", *modes), left=("load", "fault"))

@@ -1,9 +1,9 @@
-"""Where the overflow goes under priority-based steering: the first path is to be full before the later one carries.
+"""Where the overflow goes under priority-based steering: the first path must be full before the later one carries.
 
-One download by real proxy and throttler for each pair of rates, of RTTs and each demand, which is what the origin
-sends: part of what the first path carries, more than it, or more than both. For the last seconds it is half of what
-the first path carries, and the later path is to close. Rates are of what arrives at the client, on the wire. Shares are
-judged by what arrived over both paths, and whether the later one opened by the demand.
+There is one download through the real proxy and throttler for each pair of rates, of RTTs and each demand, which is
+what the origin sends: part of what the first path carries, more than it, or more than both. For the last seconds it is
+half of what the first path carries, and the later path must close. Rates count what arrives at the client, on the wire.
+Shares are judged by what arrived over both paths, and the later path's opening by the demand.
 """
 
 from __future__ import annotations
@@ -43,18 +43,17 @@ OPTIONS = {
 }
 RULES = "[{name: steered, steer: {mode: priority-based, order: [ethernet, wifi]}}]"
 SETTLED, END, CLOSING = 5.0, 14.0, 8.0
-"""Seconds: from when to when shares are taken, and how long the demand is half afterwards."""
+"""Seconds: begin and end of the measured shares, and how long the demand is then half."""
 STEP = 0.5
 BEGUN, OVER = 0.3, 0.02
-"""Part of the overflow from which the later path counts as open; part of all below which it counts as closed."""
+"""Share of the overflow from which the later path is open; share of everything below which it is closed."""
 FIRST, EXCESS, OPENED, CLOSED = 0.95, 5.0, 2.0, 5.0
-"""Least part of the first path that is used; percentage points that the later one may have beyond the overflow; and
-seconds."""
+"""Least used share of the first path; percentage points that the later one may have beyond the overflow; seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of what is varied."""
+    """One combination of the options."""
 
     links: tuple[float, float]
     """Mbit/s."""
@@ -65,7 +64,7 @@ class Cell:
 
     @property
     def rate(self) -> int:
-        """What the origin sends, Mbit/s."""
+        """Mbit/s that the origin sends."""
         return round(self.links[0] * self.demand / 100) if self.demand else round(4 * sum(self.links))
 
     def __str__(self) -> str:
@@ -78,17 +77,17 @@ class Outcome:
     """One download."""
 
     first: float
-    """What the first path carried, as a part of what it could have."""
+    """What the first path carried, as a share of what it could have."""
     excess: float
-    """Percentage points of all that the later one carried beyond the overflow."""
+    """What the later path carried beyond the overflow, in percentage points of everything."""
     opened: float
-    """Seconds until the later path carried its part; 0 where nothing is to overflow."""
+    """Seconds until the later path carried its part; 0 without an overflow."""
     closed: float
     """Seconds from the end of the demand until it carried nothing."""
 
 
 def outcome(cell: Cell, samples: Sequence[Sample], changed: float) -> Outcome:
-    """*changed*: when the demand ended."""
+    """Judge one download; *changed*: when the demand ended."""
 
     def rate(path: int, start: float, end: float) -> float:
         return mean_rate(samples, DEVICES[path], start, end) / 1e6
@@ -122,7 +121,7 @@ def cells(options: Mapping[str, str]) -> list[Cell]:
 
 
 def measure(setup: Setup, cell: Cell) -> Outcome:
-    """Raises EmulationError where the paths were not as asked meanwhile."""
+    """Download once. Raises EmulationError if the paths were not as asked."""
     half = ["tc", "qdisc", "replace", "dev", "eth0", "root", *tbf(round(cell.links[0] / 2 * 1e6), QUEUE_MS)]
     with (
         slow_origin(setup.testbed, cell.rate),
@@ -168,7 +167,7 @@ def table_of(measured: Mapping[Cell, Sequence[Outcome]]) -> Table:
 
 
 def aims(measured: Mapping[Cell, Sequence[Outcome]], runs: int) -> list[Aim]:
-    """Return the aims of all cells, by the means of *runs* that were to be made of each."""
+    """Return the aims of all cells, by the means of *runs* planned runs each."""
     found = []
     for cell, ones in measured.items():
         found.append(Aim(f"{cell}: runs", len(ones), least=runs))

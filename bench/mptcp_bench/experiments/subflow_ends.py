@@ -1,4 +1,4 @@
-"""The subflows of a client, as the proxy's kernel has them: to the client one that is refused is established, too."""
+"""A client's subflows in the proxy's kernel: to the client a refused one looks established, too."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mptcp_lab.testbed.services import PROXY_PORT
 
 def client_ends(proxy: LiveNode, addresses: Collection[str]) -> list[str]:
     """Return the client's address of each established subflow between *proxy* and one of *addresses*."""
-    # Asked of the kernel: beside a client there may be thousands.
+    # The kernel filters: there may be thousands beside a client.
     ends = " or ".join(f"dst {f'[{each}]' if ':' in each else each}" for each in addresses)
     wanted = f"( sport = :{PROXY_PORT} and ( {ends} ) )"
     return peers(proxy.run(["ss", "-tnH", "state", "established", wanted]).stdout)
 
 
 def peers(listing: str) -> list[str]:
-    """Return the peers' addresses in the output of ``ss -tnH state established``, IPv4 as such where it was mapped."""
+    """Return the peers' addresses in the output of ``ss -tnH state established``; mapped IPv4 ones as IPv4."""
     ends = [line.split()[3].rpartition(":")[0] for line in listing.splitlines()]
     return [end.partition("%")[0].strip("[]").removeprefix("::ffff:") for end in ends]

@@ -1,6 +1,6 @@
-"""Tables of an experiment, and means for them, with their interval, and what never happened. Pure.
+"""Tables of an experiment, and means with intervals for them. Pure.
 
-What never happened is infinity: it is no time, it is in no mean, and it meets no aim.
+What never happened is infinite: it is in no mean, and meets no aim.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..statistics import mean_interval
 
 
 def mean(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> str:
-    """Return the mean of *values* with its interval; where some are infinite, how many. Raises ValueError for none."""
+    """Return the mean with its interval, or how many values are infinite. Raises ValueError for no values."""
     never = sum(not math.isfinite(value) for value in values)
     if never:
         return "never" if never == len(values) else f"never in {never} of {len(values)}"
@@ -25,7 +25,7 @@ def mean(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> str:
 
 
 def new_table(title: str, columns: Sequence[str], left: Container[str], wrapped: Container[str] = ()) -> Table:
-    """Return an empty table: columns named in *left* have words, which may be *wrapped*, the others numbers."""
+    """Return an empty table: columns in *left* have words, which may be *wrapped*, the others numbers."""
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right", no_wrap=column not in wrapped)

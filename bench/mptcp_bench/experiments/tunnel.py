@@ -1,10 +1,10 @@
-"""A tunnel over two paths: OpenVPN, unmodified, over ``mptcp-tunnel``, beside what else there is.
+"""A tunnel over two paths: unmodified OpenVPN over ``mptcp-tunnel``, beside the alternatives.
 
-A download through OpenVPN, without cipher, over emulated paths: over each path alone, both at once; over the splitter,
-whose daemons start anew for each download, so that what they learn of the paths is in it; split 50/50; and over
-Multipath TCP. Variants take turns within a run. Of two congestion controls of what is sent through the tunnel each has
-a testbed of its own, side by side, where both together are far below what the machine carries. Further: a path that
-falls silent, paths that change, a call beside a download, and what a packet costs.
+A download runs through OpenVPN, without cipher, over emulated paths: over each path alone, both at once; over the
+splitter, whose daemons are restarted for each download, so that learning the paths is included; split 50/50; and over
+Multipath TCP. Variants alternate within a run. Each of two inner congestion controls has its own testbed, side by side
+if both together are far below what the machine carries. Further parts are a path that falls silent, paths that change,
+a call beside a download, and the cost of a packet.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = ["OPTIONS", "run"]
 
 T = TypeVar("T")
 LIMIT = 1.3
-"""A download is given up after so many times as long as it takes at the sum of its paths."""
+"""Multiple of its duration at the sum of its paths after which a download is given up."""
 LEARNING = 4.0
-"""Seconds of a download over paths of unequal rates before that which is measured: a tunnel lives for days."""
+"""Seconds of a download over paths of unequal rates before the measured one: a tunnel lives for days."""
 SILENCE = PathPair((10, 10))
 
 
@@ -68,7 +68,7 @@ def _default_control() -> str:
 
 @dataclass(slots=True)
 class Work:
-    """What is measured, one after the other."""
+    """All measurements, one after the other."""
 
     console: Console
     seed: int
@@ -81,7 +81,7 @@ class Work:
         return CHANGES[:1] if self.plan.quick else CHANGES
 
     def downloads(self, cell: Cell) -> None:
-        """Have the variants take turns in *cell*."""
+        """Download with alternating variants in *cell*."""
         seconds, runs = self.plan.seconds, self.plan.runs_of(cell.part)
         with (
             self.attempts.keeping(cell.name, self.measured),
@@ -94,7 +94,7 @@ class Work:
                 self.measured.transfers += got or []
 
     def part(self, part: str) -> None:
-        """Measure what is no cell of downloads."""
+        """Measure a part that has no cells of downloads."""
         measure = {"silence": self._silence, "change": self._change, "call": self._call, "cost": self._cost}
         if part in measure:
             with self.attempts.keeping(part, self.measured):
@@ -161,7 +161,7 @@ def table_of(measured: Measured, cells: Sequence[Cell]) -> Table:
 
 
 def other_tables(measured: Measured) -> list[Table]:
-    """Return what each run of the other parts found."""
+    """Return the results of each run of the other parts."""
     found = []
     if measured.silences:
         table = new_table(

@@ -21,25 +21,24 @@ PORTS = {"a": 1195, "b": 1196, "mptcp": 1197}
 NUMBERS = {"a": 1, "b": 2, "tunnel": 3, "mptcp": 4}
 """Of the pairs; *tunnel* is the one whose packets our daemons split."""
 CHECK = 1.5
-"""Seconds after which it is looked up how a download is sent."""
+"""Seconds until a download's congestion control is checked."""
 SPLIT = ("ours", "weights")
 MODE: Mapping[str, Mapping[str, object]] = {"ours": {}, "weights": {"mode": "weights", "weights": [50] * len(PATHS)}}
-"""What the settings of both ends have of each variant."""
 EVEN = 0.45
-"""Of the packets that each path has at least when they are split 50/50."""
+"""Least share of the packets on each path when they are split 50/50."""
 JOINED = "MPTcpExtMPJoinSynAckRx"
 
 
 @dataclass(slots=True)
 class Download:
-    """One that runs."""
+    """A running download."""
 
     process: Process
     limit: float
 
     def rate(self) -> float:
-        """Wait for its end, and return payload bits/s. Raises TestbedError where it failed."""
-        # 28: it was not complete when its time was over, which says how fast it was just as well.
+        """Wait for its end, and return payload bits/s. Raises TestbedError if it failed."""
+        # 28: incomplete when its time was over, which shows its rate just as well.
         status = self.process.wait(self.limit + 30)
         words = self.process.output().split()
         if status not in (0, 28) or len(words) != 2:
@@ -62,11 +61,11 @@ class Bed:
 
     @property
     def proxy(self) -> LiveNode:
-        """Where tunnels end, and what is downloaded is."""
+        """Where tunnels end, and the downloaded files are."""
         return self.testbed["proxy"]
 
     def start_pairs(self, scope: ExitStack, names: Sequence[str]) -> None:
-        """Start OpenVPN; none of the pairs is ready yet."""
+        """Start OpenVPN without waiting for the pairs."""
         ends, address = (self.client, self.proxy), self.proxy.service_address()
         for path, device in zip(PATHS, DEVICES, strict=True):
             local, number = self.client.address(device), NUMBERS[path]
@@ -79,31 +78,31 @@ class Bed:
             self.pairs["mptcp"] = scope.enter_context(pair)
 
     def settle(self) -> None:
-        """Wait for the pairs, and choose how is sent what goes through them. Raises TestbedError."""
+        """Wait for the pairs, and set the congestion control of their traffic. Raises TestbedError."""
         for pair in self.pairs.values():
             pair.wait()
             route = [pair.client_address, "dev", pair.device, "src", pair.server_address, "congctl", self.control]
-            # By route: a namespace may select only what the host allows as a default.
+            # By route: a namespace may select as default only what the host allows.
             self.proxy.run(["ip", "route", "replace", *route])
         if "mptcp" in self.pairs:
             wait_until(lambda: self.client.mib().get(JOINED, 0) > 0, "OpenVPN over Multipath TCP has a second subflow")
 
     def pairs_of(self, variant: str) -> list[tuple[OpenVpn, str]]:
-        """Return through what *variant* downloads, and which file."""
+        """Return the pairs through which *variant* downloads, each with its file."""
         if variant == "alone":
             return [(self.pairs[path], path) for path in PATHS]
         return [(self.pairs["tunnel" if variant in SPLIT else variant], "sum")]
 
     def download(self, pair: OpenVpn, file: str, limit: float, into: Path | None = None) -> Download:
-        """Start a download that ends after *limit* seconds at the latest; *into*: where what comes is to be."""
+        """Start a download that ends after *limit* seconds at the latest; *into*: target file."""
         url = f"http://{pair.server_address}/{file}"
         argv = ["curl", "-sSN", "-m", f"{limit:g}", "-o", str(into or "/dev/null"), url]
-        # curl says so on standard error where its time is over; that is no error here.
+        # curl reports the time limit on standard error; that is no error here.
         argv = ["sh", "-c", '"$@" 2>/dev/null', "sh", *argv[:-1], "-w", "%{size_download} %{time_total}", url]
         return Download(self.client.popen(argv, name="curl"), limit)
 
     def check_control(self, pair: OpenVpn) -> None:
-        """Raise TestbedError where what goes to the client is not sent as asked."""
+        """Raise TestbedError if traffic to the client does not use the congestion control."""
         shown = self.proxy.run(["ss", "-Htin", "state", "established", "dst", pair.client_address]).stdout
         words = set(shown.split())
         if self.control not in words:
@@ -114,14 +113,14 @@ class Bed:
 def beds(
     over: PathPair, seed: int, controls: Sequence[str], seconds: float, names: Sequence[str] = VARIANTS
 ) -> Iterator[list[Bed]]:
-    """Have a testbed for each of *controls*, side by side, with files that take *seconds*; *names*: of variants."""
+    """Yield a testbed for each of *controls*, side by side, with files that take *seconds*; *names*: of variants."""
     with ExitStack() as scope:
         found = []
         for control in controls:
             testbed = scope.enter_context(Testbed(paths(over.paths()), seed=seed))
             origin = start_origin(testbed["proxy"], over.octets(seconds), ports=(80,))
             found.append(Bed(testbed, control, origin))
-        # Its pair needs them to reach each other.
+        # The pair ``tunnel`` needs our daemons to connect.
         with running(found, "ours"):
             for bed in found:
                 bed.start_pairs(scope, names)
@@ -132,7 +131,7 @@ def beds(
 
 @contextmanager
 def running(found: Sequence[Bed], variant: str) -> Iterator[list[Tunnel]]:
-    """Have the daemons of *variant* run, where it has any: anew, so that they know nothing of the paths."""
+    """Run the daemons of *variant*, if it has any: freshly started, so that they know nothing of the paths."""
     with ExitStack() as scope:
         tunnels = []
         if variant in SPLIT:
@@ -152,14 +151,16 @@ def _check_even(each: Tunnel) -> None:
 
 
 def check(found: Sequence[Bed]) -> None:
-    """Raise EmulationError where the paths of one of them were not as asked."""
+    """Raise EmulationError if the paths of a testbed were not as asked."""
     for bed in found:
         bed.testbed.check_emulation()
 
 
 def transfers(found: Sequence[Bed], cell: str, variant: str, limit: float, learning: float = 0.0) -> list[Transfer]:
-    """Download once in each testbed, at the same time; *learning*: seconds of a download before it, from which daemons
-    learn what the paths carry. Raises TestbedError."""
+    """Download once in each testbed, at the same time. Raises TestbedError.
+
+    *learning*: seconds of an earlier download, from which the daemons learn what the paths carry.
+    """
     with running(found, variant) as tunnels:
         if tunnels and learning:
             before = [bed.download(*bed.pairs_of(variant)[0], learning) for bed in found]

@@ -15,13 +15,13 @@ from .tunnel_judging import IDLE, OURS, Call
 
 PAIR = PathPair((10, 10), (20, 60))
 RATE, OCTETS = 50, 200
-"""Packets a second, and the bytes of each."""
+"""Packets per second, and bytes per packet."""
 SECONDS, LEAD = 6.0, 2.0
 """Of the call, and of the download before it begins."""
 
 
 def call(found: Sequence[Bed], where: str) -> list[Call]:
-    """Call in each of *found* at the same time; one path is a, the shorter. Raises TestbedError."""
+    """Call in each of *found* at the same time; the single path is a, the shorter. Raises TestbedError."""
     variant, name = ("ours", "tunnel") if where == OURS else ("alone", "a")
     with running(found, variant), ExitStack() as scope:
         results, senders, downloads = [], [], []

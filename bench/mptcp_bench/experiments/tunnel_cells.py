@@ -1,4 +1,4 @@
-"""Which cells the experiment ``tunnel`` measures, over which paths. Pure."""
+"""The cells of the experiment ``tunnel``, and their paths. Pure."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ SECONDS = 7.0
 RUNS, MANY_RUNS, QUICK_RUNS = 3, 5, 1
 CONTROLS = ("cubic", "bbr")
 VARIANTS = ("alone", "ours", "weights", "mptcp")
-"""Each path alone, both at once; the splitter; 50/50; OpenVPN over Multipath TCP."""
+"""Each path alone, both at once; the splitter; 50/50; OpenVPN over MPTCP."""
 PEER_RUNS: Mapping[str, Mapping[str, int]] = {
     "goodput": {"weights": 3, "mptcp": 3},
     "rates": {"weights": 1, "mptcp": 1},
     "loss": {"weights": 0, "mptcp": 1},
 }
-"""By part how often what is compared with runs at most: no aim is of it."""
+"""Most runs of the compared variants, by part; they have no aims."""
 PATHS = ("a", "b")
 RANDOM = UniformLoss(0.01)
 BURSTS = GilbertElliott(p=0.002, r=0.2)
 """1 % in the long run, five packets in a row."""
 INNER_MTU = 1400
 PAYLOAD = (INNER_MTU - 20 - 32) / (INNER_MTU + 8 + 28 + 14)
-"""Of TCP with timestamps in what a link counts: OpenVPN's 8 bytes, IPv4, UDP, Ethernet."""
+"""Share of TCP payload with timestamps in a link's count: OpenVPN's 8 bytes, IPv4, UDP, Ethernet."""
 LITTLE = 40
-"""Mbit/s up to which both congestion controls are measured at the same time, each over paths of its own."""
+"""Mbit/s up to which both congestion controls are measured at the same time, each over its own paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class PathPair:
         return f"{self.rates[0]} + {self.rates[1]}, {self.rtts[0]}/{self.rtts[1]} ms"
 
     def paths(self) -> list[EmulatedPath]:
-        """Return the paths as the laboratory has them."""
+        """Return the paths in the testbed's form."""
         each = zip(("ethernet", "wifi"), self.rates, self.rtts, self.losses, strict=True)
         return [
             EmulatedPath(name, *[Direction(rate * 1_000_000, rtt * 500, self.jitter * 1000, loss)] * 2)
@@ -65,7 +65,7 @@ class PathPair:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Downloads over two paths, and what is asked of them: *part* says which aims."""
+    """Downloads over two paths; *part* selects their aims."""
 
     part: str
     over: PathPair
@@ -90,7 +90,7 @@ def download_cells(part: str) -> Iterator[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be run: *runs* None is each part's own default; *seconds* of a download."""
+    """The planned runs: *runs* None is each part's own default; *seconds* of a download."""
 
     parts: tuple[str, ...]
     runs: int | None
@@ -103,20 +103,20 @@ class Plan:
         return QUICK_RUNS if self.quick else MANY_RUNS if part == "goodput" else RUNS
 
     def turns(self, part: str) -> Iterator[tuple[int, str]]:
-        """Yield rounds and variants of a cell of *part*, in their order."""
+        """Yield rounds and variants of a cell of *part*, in order."""
         for number in range(self.runs_of(part)):
             for variant in VARIANTS:
                 if number < PEER_RUNS[part].get(variant, self.runs_of(part)):
                     yield number, variant
 
     def cells(self) -> Iterator[Cell]:
-        """Yield the cells of downloads; the first of each part alone where it is to be quick."""
+        """Yield the cells of downloads; if quick, only the first of each part."""
         for part in self.parts:
             if part in ("goodput", "rates", "loss"):
                 yield from list(download_cells(part))[: 1 if self.quick else None]
 
 
 def plan(options: Mapping[str, str], quick: bool) -> Plan:
-    """Return what *options* choose. Raises OptionError for what makes no sense."""
+    """Return the plan that *options* choose. Raises OptionError for an invalid one."""
     runs = count(options, "runs", RUNS) if "runs" in options else None
     return Plan(tuple(choice(options, "cells", PARTS)), runs, positive(options, "seconds", SECONDS), quick)

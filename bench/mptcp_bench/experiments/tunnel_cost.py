@@ -1,4 +1,4 @@
-"""What a packet costs in the tunnel, and how many two cores carry: a part of the experiment ``tunnel``."""
+"""The cost of a packet in the tunnel, and the rate that two cores carry: a part of the experiment ``tunnel``."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ FLOOD = Path(hops.__file__).parent / "native/flood.c"
 OCTETS = 1400
 """Of a packet's payload."""
 WARM, MEASURED = 5.0, 2.0
-"""Seconds: until the rates are learnt, and of each measurement."""
+"""Seconds: until the rates are learnt, and per measurement."""
 COST_AT = 200
-"""Mbit/s at which a packet's cost is taken."""
+"""Mbit/s at which a packet's cost is measured."""
 OFFERED = (300, 400, 500, 600, 800, 1000)
-"""Mbit/s, one after the other, until more is lost."""
+"""Mbit/s, increasing until more than ``MOST_LOST`` is lost."""
 MOST_LOST = 0.01
 _RUN_TIME = 0
 """BPF_STATS_RUN_TIME, linux/bpf.h."""
 
 
 class RunTime(NamedTuple):
-    """What a BPF program took so far."""
+    """Run time of a BPF program so far."""
 
     nanoseconds: int
     times: int
@@ -44,7 +44,7 @@ class RunTime(NamedTuple):
 
 @contextmanager
 def run_times() -> Iterator[None]:
-    """Have the kernel count what BPF programs take; what asks for it ends with its descriptor. Raises TestbedError."""
+    """Let the kernel count the run time of BPF programs until the end of the scope. Raises TestbedError."""
     descriptor = ctypes.CDLL("libbpf.so.1", use_errno=True).bpf_enable_stats(_RUN_TIME)
     if descriptor < 0:
         raise TestbedError(f"have BPF programs' time counted: {os.strerror(-descriptor)}")
@@ -55,7 +55,7 @@ def run_times() -> Iterator[None]:
 
 
 def programs_of(pid: int) -> dict[int, RunTime]:
-    """Return what each BPF program of process *pid* took so far, by its number in the kernel."""
+    """Return the run time of each BPF program of process *pid*, by its number in the kernel."""
     found = {}
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
         fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
@@ -65,10 +65,7 @@ def programs_of(pid: int) -> dict[int, RunTime]:
 
 
 def busiest(before: dict[int, RunTime], after: dict[int, RunTime]) -> float:
-    """Return nanoseconds for each run of the program that ran most: of the sender the splitter, else the joiner.
-
-    Raises ValueError where none ran.
-    """
+    """Return nanoseconds per run of the program that ran most, splitter or joiner. Raises ValueError if none ran."""
     ran = [RunTime(now.nanoseconds - was.nanoseconds, now.times - was.times) for was, now in _pairs(before, after)]
     most = max(ran, key=lambda run: run.times, default=RunTime(0, 0))
     if not most.times:
@@ -82,7 +79,7 @@ def _pairs(before: dict[int, RunTime], after: dict[int, RunTime]) -> Iterator[tu
 
 
 def processor_time(end: TunnelEnd) -> int:
-    """Return nanoseconds that the resequencer of *end* had a processor. Raises TestbedError where there is none."""
+    """Return the processor time of *end*'s resequencer in nanoseconds. Raises TestbedError if there is none."""
     children = descendants(end.process.pid)
     if not children:
         raise TestbedError(f"[{end.node.name}] no resequencer runs{end.process.tail()}")
@@ -90,10 +87,7 @@ def processor_time(end: TunnelEnd) -> int:
 
 
 def measure(testbed: Testbed) -> Cost:
-    """Flood the client of *testbed*, whose paths are as fast as the machine.
-
-    Raises TestbedError and ValueError, EmulationError where programs of others took the processors meanwhile.
-    """
+    """Flood the client over unshaped paths. Raises TestbedError, ValueError; EmulationError on a busy machine."""
     since = processors.read(os.getpid())
     client, proxy = testbed["client"], testbed["proxy"]
     flood = str(hops.build(testbed.directory, "flood", [FLOOD]))
@@ -125,12 +119,12 @@ def measure(testbed: Testbed) -> Cost:
         if not came:
             raise TestbedError(f"nothing came through the tunnel{both.relay.process.tail()}")
         best = 0.0
-        # Without the counting, which takes time itself.
+        # Without the counting, which itself takes time.
         for offered in OFFERED:
             sent, arrived, took = carried(offered, MEASURED)
             if arrived < (1 - MOST_LOST) * sent:
                 break
-            # Where the sender does not get a processor, less is offered than was asked for.
+            # If the sender gets no processor, less is offered than asked for.
             best = max(best, arrived * OCTETS * 8 / took)
     used = processors.usage(since, processors.read(os.getpid()))
     if used.busy:

@@ -21,7 +21,7 @@ from .two_paths import dropping, hop_shaper
 
 STREAM_PORT = 5004
 STREAM_RATE, STREAM_BYTES = 125, 1000
-"""Packets a second, and bytes: 1 Mbit/s."""
+"""Packets per second, and bytes per packet: 1 Mbit/s."""
 LEAD, SILENT, AFTER = 4.0, 3.0, 3.0
 """Seconds of the stream before, during and after the silence."""
 POLL = 0.02
@@ -31,15 +31,15 @@ PAIRS = {
     CHANGES[2]: PathPair((10, 10)),
 }
 FALLS_AT, WAITED, LENGTH = 4.0, 3.0, 5.0
-"""Seconds: until the rate falls, then until it is measured, and for how long."""
+"""Seconds: until the rate falls, then until the measurement, and its length."""
 LEAST_RATE, MOST_RATE, STEP = 2.0, 10.0, 0.1
-"""Mbit/s of the path whose rate changes, and seconds between two changes."""
+"""Mbit/s of the changing path, and seconds between two changes."""
 SAMPLES = 0.05
 
 
 @contextmanager
 def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
-    """Have *node* receive a stream; *result* has what came afterwards."""
+    """Receive a stream on *node* during the scope; afterwards *result* has what came."""
     process = node.popen(node.agent("stream", "receive", address, str(STREAM_PORT), str(result)), name="receiver")
     wait_until(lambda: "ready" in process.output(), "the receiver is ready", process=process)
     try:
@@ -49,12 +49,12 @@ def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
 
 
 def received(result: Path) -> list[tuple[int, int, int]]:
-    """Return what came: number, when it was sent and when it came, nanoseconds."""
+    """Return number, send time and arrival time of each packet, in nanoseconds."""
     return [(number, sent, came) for number, sent, came in json.loads(result.read_text())]
 
 
 def fall_silent(bed: Bed, running_tunnel: Tunnel) -> Silence:
-    """Have a stream to the client lose the path that carries more of it. Raises TestbedError."""
+    """Silence the path that carries more of a stream to the client. Raises TestbedError."""
     pair, result = bed.pairs["tunnel"], bed.client.directory / "stream.json"
     total = STREAM_RATE * (LEAD + SILENT + AFTER)
     polls: list[Poll] = []
@@ -85,7 +85,7 @@ def fall_silent(bed: Bed, running_tunnel: Tunnel) -> Silence:
 
 
 def trace(seed: int, steps: int) -> list[float]:
-    """Return the rates, Mbit/s, of a path that changes: each some 20 % from the one before."""
+    """Return the rates, Mbit/s, of a changing path: each some 20 % from the one before."""
     draw, rate, found = random.Random(seed), (LEAST_RATE + MOST_RATE) / 2, []
     for _ in range(steps):
         rate = min(MOST_RATE, max(LEAST_RATE, rate * draw.lognormvariate(0, 0.2)))
@@ -148,7 +148,7 @@ def changing(found: Sequence[Bed], change: str, seed: int) -> list[AfterChange]:
 
 
 def mean_rate(changed: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return the mean rate from *begin* to *end* of a path with these rates, each from its time on."""
+    """Return the mean rate from *begin* to *end* of a path with these rates, each valid from its time on."""
     total = 0.0
     for (time_, rate), (until, _) in zip(changed, [*changed[1:], (end, 0.0)], strict=True):
         total += rate * max(0.0, min(until, end) - max(time_, begin))

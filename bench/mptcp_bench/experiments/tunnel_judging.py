@@ -1,4 +1,4 @@
-"""What the experiment ``tunnel`` asks of what it measured. Pure; rates are bits/s, times seconds."""
+"""The aims of the experiment ``tunnel``. Pure; rates are bits/s, times seconds."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from .aims import Aim
 from .tunnel_cells import PATHS, PAYLOAD, Cell
 
 SHARES = {"goodput": 0.9, "rates": 0.85}
-"""Of the sum of both paths, each alone, that a download through the tunnel is to have."""
+"""Share of the sum of both paths alone that a download through the tunnel must have."""
 NOISE = 0.97
-"""Of the best path alone, over lossy paths: no less than that, but for noise."""
+"""Share of the best path alone, over lossy paths: no less, except for noise."""
 LOSSY_SHARE = 0.85
-"""Of the sum, over lossy paths and with BBR inside."""
+"""Share of the sum, over lossy paths and with BBR inside."""
 CHANGED, LOST, BACK = 0.4, 0.5, 1.0
 STEADY = 0.8
-"""Of what is there, three seconds after it has changed."""
+"""Share of what is available, three seconds after a change."""
 CALL_DELAY = 0.020
 KERNEL_NS, RESEQUENCER_US, CARRIED = 300.0, 5.0, 500e6
 MOST_ALONE = 1.03
-"""Of a link's payload: more was not emulated."""
+"""Share of a link's payload: more was not emulated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One download, or with the variant ``alone`` two at once, one over each path."""
+    """One download; with the variant ``alone`` two at once, one over each path."""
 
     cell: str
     control: str
@@ -37,20 +37,20 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A path that was silent for a while. Infinite is what never happened."""
+    """A path that was silent for a while; infinite is what never happened."""
 
     relay: float
-    """Until the programs of the relay were told not to use it."""
+    """Until the relay's BPF programs stopped using it."""
     proxy: float
     back: float
     """From its return until both ends used it again."""
     lost: float
-    """How long the stream was, whose packets never came."""
+    """Length of the stream whose packets never came."""
 
 
 @dataclass(frozen=True, slots=True)
 class AfterChange:
-    """What a download got of paths that change, and what was there."""
+    """A download's rate over changing paths, and what was available."""
 
     change: str
     control: str
@@ -60,7 +60,7 @@ class AfterChange:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call: *where* it went; its packets' delays, and the share that was lost."""
+    """A call: *where* it went; its packets' delays, and the lost share."""
 
     control: str
     where: str
@@ -74,7 +74,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Nanoseconds of both programs and microseconds of the resequencer for one packet; what was carried."""
+    """Nanoseconds of both BPF programs and microseconds of the resequencer per packet; the carried rate."""
 
     splitter: float
     joiner: float
@@ -89,7 +89,7 @@ CHANGES = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s"
 
 @dataclass(slots=True)
 class Measured:
-    """All of one run."""
+    """All measurements of one run."""
 
     transfers: list[Transfer] = field(default_factory=list)
     silences: list[Silence] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Measured:
 
 
 def goodput(transfers: Sequence[Transfer], cell: str, control: str, variant: str) -> tuple[float, ...]:
-    """Return the median rate of the variant, of ``alone`` that of each path; NaN where nothing was measured."""
+    """Return the median rate of the variant, for ``alone`` that of each path; NaN if nothing was measured."""
     found = [t.rates for t in transfers if (t.cell, t.control, t.variant) == (cell, control, variant)]
     if not found:
         return (nan,) * (len(PATHS) if variant == "alone" else 1)
@@ -113,7 +113,7 @@ def goodput(transfers: Sequence[Transfer], cell: str, control: str, variant: str
 def aims(
     measured: Measured, cells: Sequence[Cell], parts: Sequence[str], changes: Mapping[str, Sequence[str]]
 ) -> list[Aim]:
-    """Return the aims of *cells* and *parts*; *changes*: kinds of change that were asked for, and controls of each."""
+    """Return the aims of *cells* and *parts*; *changes*: requested kinds of change, with their controls."""
     found = [
         aim for cell in cells for control in cell.controls for aim in _downloads(measured.transfers, cell, control)
     ]
@@ -155,7 +155,6 @@ def _ratio(value: float, of: float) -> float:
 
 
 def _silence(silences: Sequence[Silence]) -> Iterator[Aim]:
-    """Of the medians."""
     for what, values, most in (
         ("the relay leaves it after s", [s.relay for s in silences], CHANGED),
         ("the proxy leaves it after s", [s.proxy for s in silences], CHANGED),
@@ -186,7 +185,7 @@ def _cost(costs: Sequence[Cost]) -> Iterator[Aim]:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Which paths the programs of each end were told to use, at one moment."""
+    """The paths that the BPF programs of each end use, at one moment."""
 
     time: float
     relay: Sequence[bool]
@@ -194,14 +193,14 @@ class Poll:
 
 
 def silence(polls: Sequence[Poll], path: int, began: float, ended: float, lost: float) -> Silence:
-    """Return what became of *path*, which was silent from *began* to *ended*, times of *polls*."""
+    """Return the reactions to *path*, which was silent from *began* to *ended*, times of *polls*."""
 
     def first(end: str) -> float:
         return next(
             (p.time - began for p in polls if p.time >= began and getattr(p, end)[path : path + 1] == [False]), inf
         )
 
-    # For good, until the end of what was seen.
+    # For good, until the last poll.
     both = [p.time - ended for p in polls if p.time >= ended and not (_lives(p.relay, path) and _lives(p.proxy, path))]
     later = [p.time - ended for p in polls if p.time >= ended and (not both or p.time - ended > both[-1])]
     return Silence(first("relay"), first("proxy"), min(later, default=inf), lost)
@@ -212,7 +211,7 @@ def _lives(paths: Sequence[bool], path: int) -> bool:
 
 
 def rate_between(sizes: Sequence[tuple[float, int]], begin: float, end: float) -> float:
-    """Return bits/s from *sizes*, of a file that grows, by time. Raises ValueError where parts were not seen."""
+    """Return bits/s from the *sizes* of a growing file, by time. Raises ValueError if a part was not seen."""
     before = [each for each in sizes if each[0] <= begin]
     within = [each for each in sizes if begin < each[0] <= end]
     if not before or not within or end - within[-1][0] > 0.5:

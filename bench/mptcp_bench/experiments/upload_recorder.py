@@ -1,4 +1,4 @@
-"""Goodput per path of an upload against time, from the proxy's sockets: what really came, not what the client sent."""
+"""Goodput per path of an upload over time, from the proxy's sockets: what really came, not what the client sent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from .devices import DEVICES
 
 
 class UploadRecorder(Recorder):
-    """Samples, from entry to exit, the bytes that *proxy* received in order from each address of *client*.
-
-    The counters are those of ``tcp_info`` (``bytes_received``): payload, without what was retransmitted.
-    """
+    """Samples the bytes that *proxy* received from each address of *client*: ``bytes_received`` of tcp_info."""
 
     def __init__(self, proxy: LiveNode, client: LiveNode) -> None:
         super().__init__(proxy, DEVICES)
@@ -34,7 +31,7 @@ class UploadRecorder(Recorder):
 
 
 def on_the_wire(samples: Sequence[Sample], payload_share: float) -> tuple[Sample, ...]:
-    """Return *samples* with the bytes that full packets of that payload have on the wire."""
+    """Return *samples* with the bytes on the wire of full packets with that payload share."""
     return tuple(
         Sample(each.time, {name: round(octets / payload_share) for name, octets in each.octets.items()})
         for each in samples

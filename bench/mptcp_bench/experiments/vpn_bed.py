@@ -1,7 +1,7 @@
 """The testbed of the experiments ``vpn-…``: an OpenVPN pair for each way, and one download inside, by wget.
 
-As in the paper: VPN client and server have two paths of 10 Mbit/s between them; the web server stands behind the VPN's
-server (here behind the core, over a link as fast as the machine). Cipher and compression are off.
+As in the paper, VPN client and server have two paths of 10 Mbit/s between them, and the web server is behind the VPN
+server (here behind the core, over an unshaped link). Cipher and compression are off.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ from .vpn_cells import FILE, OVER_TCP, RATE, WAYS, Cell, Condition, Point
 
 NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
 SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
-"""The paper's Table 3, as far as a namespace has it; what is learnt of a destination is not kept (topologies)."""
+"""The paper's Table 3, as far as a namespace has these; metrics of a destination are not cached (topologies)."""
 NAME = "16mb"
 PORT = 1194
 WARM = 1.0
-"""Seconds of a download before the one that counts: the paper's were twenty on one VPN."""
+"""Seconds of a download before the measured one: the paper's were twenty on one VPN."""
 PATIENCE = 20
 """Seconds for one connection inside to open."""
 EXTRA = "10.77.1.3"
 """The client's second address on its first path."""
 DEVICES = ("eth0", "wlan0")
 NETWORK = "10.94.0.0/16"
-"""Of what is inside."""
 
 
 @dataclass(frozen=True)
 class Bed:
-    """A testbed of one condition."""
+    """The testbed of one condition."""
 
     testbed: Testbed
     lab: Lab
@@ -53,7 +52,7 @@ class Bed:
 
     @property
     def server(self) -> LiveNode:
-        """The VPN's."""
+        """The VPN server."""
         return self.testbed["proxy"]
 
 
@@ -70,10 +69,7 @@ def built(at: Condition, seed: int) -> Iterator[Bed]:
 
 @contextmanager
 def carried(bed: Bed, way: str, outer: str) -> Iterator[OpenVpn]:
-    """Have a VPN up by *way*, with *outer* for its own connection, and the route to the web server by it.
-
-    :raises TestbedError: the kernel has not that congestion control, or something does not start
-    """
+    """Run a VPN by *way*, with *outer* for its own connection, and route to the origin by it. Raises TestbedError."""
     if outer:
         for node in (bed.client, bed.server):
             controlled(node, outer)
@@ -85,7 +81,7 @@ def carried(bed: Bed, way: str, outer: str) -> Iterator[OpenVpn]:
 
 
 def controlled(node: LiveNode, name: str) -> None:
-    """Make *name* the congestion control of *node*. Raises TestbedError where it cannot be had: nothing is measured."""
+    """Make *name* the congestion control of *node*. Raises TestbedError if the kernel lacks it."""
     congestion.select(name, [node.namespace])
     found = node.run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
     if found != name:
@@ -93,7 +89,7 @@ def controlled(node: LiveNode, name: str) -> None:
 
 
 def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVpn]:
-    """Return what starts the VPN, after what it takes has been entered."""
+    """Return the VPN's context manager, after entering what it needs."""
     client, server, remote = bed.client, bed.server, bed.server.service_address()
     if way in OVER_TCP:
         if way == "ports":
@@ -110,7 +106,7 @@ def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVp
 
 @contextmanager
 def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
-    """In place of the path manager ndiffports, which the kernel has no more: two subflows on the first path."""
+    """Open two subflows on the first path: the kernel no longer has the path manager ndiffports."""
     endpoints = bed.testbed.topology.node("client").endpoints
     own = ["endpoint", "add", EXTRA, "dev", DEVICES[0], "id", "200", "subflow"]
     client = bed.client
@@ -136,9 +132,9 @@ def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
 
 @contextmanager
 def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
-    """Have *percent* of the VPN's packets go by the second path, each drawn by itself, and put nothing in order.
+    """Send *percent* of the VPN's packets by the second path, drawn one by one, without resequencing.
 
-    That is the paper's Multipath UDP: both ends of the VPN know the first path's address alone.
+    That is the paper's Multipath UDP: both ends of the VPN know only the first path's address.
     """
     first, second = (bed.client.address(device) for device in DEVICES)
     drawn = f"numgen random mod 100 < {percent}"
@@ -171,10 +167,7 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
 
 @contextmanager
 def _tunnel(bed: Bed, percent: int | None) -> Iterator[None]:
-    """Have our tunnel's daemons run, with its defaults or with *percent* of the bytes by the second path.
-
-    It puts packets in order in any mode, which the paper's Multipath UDP does not.
-    """
+    """Run our tunnel's daemons, which resequence, by default or with *percent* of the bytes by the second path."""
     mode = "" if percent is None else f", mode: weights, weights: [{100 - percent}, {percent}]"
     key = bed.client.write("vpn.key", "k" * 32)
     key.chmod(0o600)
@@ -198,7 +191,7 @@ def _tunnel(bed: Bed, percent: int | None) -> Iterator[None]:
 
 
 def _alive(status: Path) -> list[bool]:
-    """Return whether each path lives, as the daemon that answers at *status* says; nothing where none does."""
+    """Return whether each path is alive, by the daemon at *status*; empty if none answers."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(str(status))
@@ -211,9 +204,10 @@ def _alive(status: Path) -> list[bool]:
 def measured(
     bed: Bed, way: str, outer: str, inner: Sequence[str], at: Condition, number: int, seconds: float
 ) -> list[Point]:
-    """Have a VPN up, and measure a download through it with each control of *inner*, in that order.
+    """Run a VPN, and measure a download through it with each control of *inner*, in order.
 
-    It ends after *seconds*, whole or not. Raises TestbedError where nothing came, or not what the web server has.
+    A download ends after *seconds*, whole or not. Raises TestbedError if nothing came, or other bytes than the
+    server's.
     """
     added = Added(bed.client, bed.server)
     points = []
@@ -227,7 +221,7 @@ def measured(
 def downloaded(
     bed: Bed, cell: Cell, at: Condition, number: int, seconds: float, added: Added, warm: float = WARM
 ) -> Point:
-    """Measure one download through the VPN of *cell*, after another one of *warm* seconds; as :func:`measured`."""
+    """Measure one download through the VPN of *cell*, after another of *warm* seconds; as :func:`measured`."""
     url = bed.origin.url(NAME)
     argv = ["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(PATIENCE), "-w", "%{time_connect}", url]
     trip = float(bed.client.run(argv, timeout=2 * PATIENCE).stdout)

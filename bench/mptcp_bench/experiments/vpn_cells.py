@@ -1,7 +1,7 @@
-"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, over which paths, and what a point is. Pure.
+"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and their data points. Pure.
 
-They rerun "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). Its Multipath UDP is a split at random
-without a resequencer; beside it are ours (docs/tunnel.md) and OpenVPN over Multipath TCP.
+They rerun "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). Its Multipath UDP is a random split
+without a resequencer; beside it are ours (docs/tunnel.md) and OpenVPN over MPTCP.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ QUEUE_MS = 50
 FILE = 16_000_000
 """Bytes of a download."""
 PRIMARY = 20.0
-"""Milliseconds: RTT of the primary path where the paths differ (the paper's Table 2)."""
+"""Milliseconds: the primary path's RTT if the paths differ (the paper's Table 2)."""
 GOOD_LOSS = {"ge1": 0.0, "ge2": 0.005, "ge3": 0.01, "ge7": 0.03}
-"""The paper's Table 1: 1 - k, by the loss in percent that pings observed, which cross a path twice."""
+"""The paper's Table 1: 1 - k, by the percentage of lost pings, which cross a path twice."""
 LOSSES = ("0", "0.1", "1", "3", *GOOD_LOSS)
 """Percent of the packets, in each direction; ``ge…``: Gilbert-Elliott."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way of carrying the VPN's packets."""
+    """A way to carry the VPN's packets."""
 
     title: str
     joined: int = 0
     """Subflows besides the first."""
     both: bool = True
-    """Whether it uses both paths."""
     share: float | None = None
-    """Of the packets, that is sent by the second path, where that is fixed."""
+    """Fixed share of the packets on the second path."""
     ours: bool = False
 
 
@@ -61,19 +60,19 @@ OVER_TCP = ("tcp", "mptcp", "ports")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One way, and the congestion controls: of the download inside, and of the VPN's own connection."""
+    """A way, the congestion control inside (download), and the one outside (the VPN's own connection)."""
 
     way: str
     inner: str = "cubic"
     outer: str = ""
-    """Empty over UDP, which has none."""
+    """Empty for UDP."""
 
     def __str__(self) -> str:
         return f"{self.way}, {self.inner} inside" + (f", {self.outer} outside" if self.outer else "")
 
 
 def cells(ways: Iterable[str], inner: Iterable[str], outer: Iterable[str]) -> tuple[Cell, ...]:
-    """Return every combination; what goes over UDP has no *outer*."""
+    """Return every combination; ways over UDP have no *outer*."""
     controls = tuple(outer)
     found = (
         Cell(way, each, control)
@@ -86,7 +85,7 @@ def cells(ways: Iterable[str], inner: Iterable[str], outer: Iterable[str]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The paths: RTTs in milliseconds and the loss, one of :data:`LOSSES`, of both."""
+    """RTTs in milliseconds, and the loss on both paths, one of :data:`LOSSES`."""
 
     first: float
     second: float
@@ -97,7 +96,7 @@ class Condition:
 
     @property
     def paths(self) -> tuple[EmulatedPath, EmulatedPath]:
-        """Each with the loss in both directions: Table 1 is what pings observe, which cross a path twice."""
+        """Both paths, with the loss in both directions: pings, which Table 1 is about, cross a path twice."""
         return self._path("primary", self.first), self._path("secondary", self.second)
 
     def _path(self, name: str, rtt: float) -> EmulatedPath:
@@ -106,7 +105,7 @@ class Condition:
 
 
 def loss_of(name: str) -> Loss | None:
-    """Return the model of the loss called *name*."""
+    """Return the loss model called *name*."""
     if name in GOOD_LOSS:
         return GilbertElliott(0.01, 0.75, 0.5, GOOD_LOSS[name])
     return UniformLoss(float(name) / 100) if float(name) else None
@@ -122,21 +121,21 @@ class Point:
     goodput: float
     """Bits per second."""
     second: float
-    """Share of the second path, of the bytes that came."""
+    """The second path's share of the received bytes."""
     carried: float
-    """Of its rate, by the path that carried most of it."""
+    """Share of its rate that the busier path carried."""
     joined: int
     """Subflows besides the first, of the VPN's connection."""
     fallbacks: int
-    """Connections that were to be Multipath TCP and became plain TCP."""
+    """Connections that should have been MPTCP and became plain TCP."""
     round_trip: float
     """Seconds that a connection inside took to open, before the download."""
 
 
 class Claim(mimbox_points.Claim):
-    """What the paper says, with our value of it in each round; the verdict is by one-sided bounds of the mean, 95 %."""
+    """A claim of the paper, with our value in each round; judged by one-sided 95 % bounds of the mean."""
 
-    # Not the median and its interval, as there: that takes six rounds, and a download takes ten seconds.
+    # Not by the median's interval, as the base class: that takes six rounds, and a download takes ten seconds.
 
     @property
     def aim(self) -> Aim:
@@ -150,7 +149,7 @@ class Claim(mimbox_points.Claim):
 
     @property
     def verdict(self) -> Judgement:
-        """``not judged`` also where the interval has a bound, or both, in it."""
+        """``not judged`` also if a bound lies within the interval."""
         if self.interval is None:
             return "not judged"
         low, high = self.interval
@@ -161,14 +160,14 @@ class Claim(mimbox_points.Claim):
 
 
 class Points:
-    """All that was measured."""
+    """All measurements."""
 
     def __init__(self, points: Iterable[Point]) -> None:
         self.all = tuple(points)
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """In order: by loss, as :data:`LOSSES` has them, then by RTT."""
+        """The conditions, ordered by loss as in :data:`LOSSES`, then by RTT."""
         there = dict.fromkeys(p.at for p in self.all)
         return tuple(sorted(there, key=lambda at: (LOSSES.index(at.loss), at.first, at.second)))
 
@@ -184,17 +183,17 @@ Side = tuple[Cell, Condition]
 
 
 def folded(points: Points, sides: Sequence[Side], fold: Callable[..., float]) -> tuple[float, ...]:
-    """Return for each round what *fold* makes of the goodputs of *sides*; a round counts in which all are there."""
+    """Return what *fold* makes of the goodputs of *sides*, for each round that has them all."""
     each = [points.goodputs(*side) for side in sides]
     rounds = sorted(set.intersection(*map(set, each))) if each else []
     return tuple(fold(*(one[number] for one in each)) for number in rounds)
 
 
 def ratio(points: Points, one: Cell, other: Cell, ats: Iterable[Condition]) -> tuple[float, ...]:
-    """Return for each round *one*'s goodput by *other*'s, the geometric mean over the conditions *ats*."""
+    """Return for each round *one*'s goodput by *other*'s, as the geometric mean over the conditions *ats*."""
     return folded(points, [(cell, at) for at in ats for cell in (one, other)], mean_ratio)
 
 
 def mean_ratio(*rates: float) -> float:
-    """Return the geometric mean of the first by the second, of each two *rates*."""
+    """Return the geometric mean of first by second, over each pair of *rates*."""
     return geometric_mean([one / other for one, other in zip(rates[::2], rates[1::2], strict=True)])

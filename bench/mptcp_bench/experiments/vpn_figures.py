@@ -1,7 +1,7 @@
 """The experiments ``vpn-fig…``: figures of "Multipath Transport for Virtual Private Networks", and ours beside each.
 
-A figure is data: which ways, over which paths, how often; one procedure measures them all. For each condition and round
-there is a testbed; in it each way is measured, in an order that is drawn, with each congestion control inside.
+A figure is data: which ways, over which paths, how often; one procedure measures them all. Each condition and round has
+a testbed, in which each way is measured, in a drawn order, with each congestion control inside.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .vpn_judging import figure3, figure4, figure5, figure6, figure7, figure9, f
 
 CONTROLS = ("cubic", "bbr")
 BUILD, START, BESIDE = 3.0, 4.0, 3.0
-"""Seconds that a testbed takes, a VPN, and a download besides its own."""
+"""Seconds to build a testbed, to start a VPN, and beside each download."""
 RTT, RATIO = "rtt", "ratio"
-"""What is varied: the RTT of both paths, milliseconds; the secondary path's, as a multiple of the primary one's."""
+"""What is varied: the RTT of both paths, milliseconds; the secondary path's as a multiple of the primary's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What of a figure is measured."""
+    """The chosen part of a figure."""
 
     cells: tuple[Cell, ...]
     conditions: tuple[Condition, ...]
@@ -55,7 +55,7 @@ class Chosen:
 
     @property
     def groups(self) -> dict[tuple[str, str], list[str]]:
-        """Return the congestion controls inside, by way and control outside: one VPN is for all of them."""
+        """The congestion controls inside, by way and outer control: one VPN serves all of them."""
         found: dict[tuple[str, str], list[str]] = {}
         for cell in self.cells:
             found.setdefault((cell.way, cell.outer), []).append(cell.inner)
@@ -63,7 +63,7 @@ class Chosen:
 
     @property
     def estimate(self) -> float:
-        """Seconds that it takes, at the most."""
+        """Greatest duration in seconds."""
         each = BUILD + len(self.groups) * START + len(self.cells) * (self.seconds + BESIDE)
         return self.runs * len(self.conditions) * each
 
@@ -100,7 +100,7 @@ class Figure:
         }
 
     def chosen(self, options: Mapping[str, str], quick: bool) -> Chosen:
-        """Return what *options* choose. Raises OptionError for one that makes no sense."""
+        """Return what *options* choose. Raises OptionError for an invalid one."""
         values = listed(options, self.varied, ",".join(self.quick_values if quick else self.values))
         losses = choice(options, "loss", LOSSES, self.quick_losses if quick else self.losses)
         ways = choice(options, "ways", self.ways)

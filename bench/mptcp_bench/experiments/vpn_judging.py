@@ -1,8 +1,7 @@
-"""What "Multipath Transport for Virtual Private Networks" says of its figures, and whether it is so here. Pure.
+"""The claims of "Multipath Transport for Virtual Private Networks" about its figures, and whether they hold here. Pure.
 
-Most of what it says can fail here: kernel, OpenVPN and congestion controls are of today, and BALIA, the paper's control
-of Multipath TCP, is not in the kernel. A claim that fails is a result. Beside the claims are aims that say whether what
-was measured is what it is taken for.
+Most claims can fail here: kernel, OpenVPN and congestion controls are today's, and the kernel lacks BALIA, the paper's
+control of MPTCP. A claim that fails is a result. Beside the claims are aims that check the measurement itself.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from .vpn_cells import GOOD_LOSS, WAYS, Cell, Claim, Condition, Point, Points, f
 
 BALIA = "Cubic takes much more of the bandwidth than BALIA (which no kernel of today has: BBR in its place)."
 NOTICEABLE = 1.1
-"""What "noticeable" and "much" are taken for."""
+"""Least ratio for "noticeable" and "much"."""
 HALF = 0.5
 """Percent: the paper's rates are whole numbers."""
 NOT_WORSE = 0.9
-"""What is left where a degradation "did not worsen"."""
+"""Remaining share at which a degradation "did not worsen"."""
 
 
 def sound(points: Points, planned: Sequence[tuple[Cell, Condition]], runs: int) -> list[Aim]:
-    """Return the aims that say whether *runs* rounds of all that was *planned* are what they are taken for."""
+    """Return the aims that check whether *runs* rounds of everything *planned* were measured as intended."""
     there = points.all
     both = {p.cell.way for p in there if WAYS[p.cell.way].both}
     fixed = {way: share for way in both if (share := WAYS[way].share) is not None}
@@ -49,7 +48,7 @@ def sound(points: Points, planned: Sequence[tuple[Cell, Condition]], runs: int) 
     if alone := [p.second for p in there if not WAYS[p.cell.way].both]:
         aims.append(Aim("share of the second path where one is used, most", _most(alone), most=0.01))
     if fixed:
-        # Of all downloads together: few packets are drawn in one over lossy paths.
+        # Of all downloads together: over lossy paths one download draws few packets.
         means = {way: fmean([p.second for p in there if p.cell.way == way]) for way in fixed}
         off = _most(abs(means[way] - share) for way, share in fixed.items())
         aims.append(Aim("share of the second path, off what was fixed by, most", off, most=0.05))
@@ -106,7 +105,6 @@ def _outer(points: Points) -> list[str]:
 
 
 def _by_loss(points: Points) -> dict[str, list[Condition]]:
-    """Return the conditions of each loss, by RTT."""
     found: dict[str, list[Condition]] = {}
     for at in points.conditions:
         found.setdefault(at.loss, []).append(at)
@@ -263,7 +261,7 @@ def figure9(points: Points) -> list[Claim]:
 
 
 def _mean_of_quotients(*rates: float) -> float:
-    """Return the geometric mean of (a / b) / (c / d), of each four *rates*."""
+    """Return the geometric mean of (a / b) / (c / d), over each four *rates*."""
     fours = zip(*(rates[start::4] for start in range(4)), strict=True)
     return geometric_mean([(a / b) / (c / d) for a, b, c, d in fours])
 
@@ -320,7 +318,7 @@ def figure11(points: Points) -> list[Claim]:
 
 
 def trace_claims(acknowledged: Mapping[tuple[Cell, int], int]) -> list[Claim]:
-    """Figure 8, by what the web server had acknowledged after 0.3 s, bytes by cell and round."""
+    """Figure 8, by the bytes that the web server had acknowledged after 0.3 s, by cell and round."""
     udp = {number: octets for (cell, number), octets in acknowledged.items() if cell.way == "50/50"}
     found = []
     for outer in sorted({cell.outer for cell, _ in acknowledged if cell.outer}):
@@ -334,20 +332,20 @@ def trace_claims(acknowledged: Mapping[tuple[Cell, int], int]) -> list[Claim]:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a round lost over one path; all are shares."""
+    """Losses of a round over one path, as shares."""
 
     loss: str
     round: int
     one_way: float
-    """Of the packets, the mean of both directions."""
+    """Share of the packets, mean of both directions."""
     pings: float
-    """Of what has to cross the path in both directions."""
+    """Share of packets that cross the path in both directions."""
     short: float
-    """Of the bursts, those of one or two packets."""
+    """Share of the bursts that have one or two packets."""
 
 
 def bursts(lost: Sequence[int]) -> list[int]:
-    """Return the lengths of the runs in *lost*, ascending numbers."""
+    """Return the lengths of the runs of consecutive numbers in ascending *lost*."""
     lengths: list[int] = []
     for number, one in enumerate(lost):
         if number and one == lost[number - 1] + 1:
@@ -372,7 +370,7 @@ def loss_claims(found: Sequence[Lost]) -> list[Claim]:
 
 
 def loss_aims(found: Sequence[Lost], runs: int) -> list[Aim]:
-    """Return the aims that say whether *runs* rounds were measured, and over paths that lose what they should."""
+    """Return the aims that check whether *runs* rounds were measured, over paths with the intended loss."""
     rounds = min((sum(each.loss == loss for each in found) for loss in GOOD_LOSS), default=0)
     aims = [Aim("rounds of everything", rounds, least=runs)]
     for loss in GOOD_LOSS:

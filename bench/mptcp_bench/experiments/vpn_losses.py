@@ -1,6 +1,6 @@
 """Table 1 of "Multipath Transport for Virtual Private Networks": what pings observe of its Gilbert-Elliott losses.
 
-A ping crosses a path twice, and the paper's rates are those of pings: of what goes one way, half as much is lost.
+A ping crosses a path twice, and the paper's rates are those of pings: one way, half as much is lost.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .vpn_judging import Lost, bursts, loss_aims, loss_claims
 
 TITLE = "Table 1: losses in bursts, as pings observe them"
 PACKETS = 10_000
-"""Of a round, in each direction: the paper's pings of a round."""
+"""Per round and direction: the paper's pings of a round."""
 RUNS, QUICK_RUNS = 10, 2
 OPTIONS = {"runs": f"rounds of {PACKETS:,} packets, default {RUNS}"}
 FAST = 100_000_000
-"""Bits per second: what is lost is not to be lost at a shaper."""
+"""Bits per second: nothing must be lost at a shaper."""
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
@@ -59,13 +59,12 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def _emulated() -> list[EmulatedPath]:
-    """Return one path of each loss."""
     directions = {loss: Direction(FAST, 500, loss=loss_of(loss)) for loss in GOOD_LOSS}
     return [EmulatedPath(loss, one, one) for loss, one in directions.items()]
 
 
 def measured(testbed: Testbed, number: int) -> list[Lost]:
-    """Send packets in both directions of one path of each loss."""
+    """Send packets in both directions of each loss's path."""
     found = []
     for loss, end in ends(testbed).items():
         gone = [lost_of(end.arrivals(direction, PACKETS), PACKETS) for direction in ("down", "up")]

@@ -1,6 +1,6 @@
 """Figure 8 of "Multipath Transport for Virtual Private Networks": the first 0.3 s of a download.
 
-It is what tcpdump has on the web server, which is behind the VPN's server; each VPN has just come up.
+tcpdump captures it on the web server, which is behind the VPN's server; each VPN has just come up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHOWN = 0.3
 """Seconds."""
 STEP = 0.01
 SECONDS = 2.0
-"""Of a download: more than is shown, so that what is fixed of its shares is seen."""
+"""Of a download: longer than shown, so that its fixed shares become visible."""
 RUNS, QUICK_RUNS = 8, 2
 CELLS = cells(("mptcp", "50/50", "tunnel"), ("cubic",), ("cubic", "bbr"))
 OPTIONS = {"runs": f"rounds, default {RUNS}"}
@@ -46,7 +46,7 @@ PORT = 80
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One download's begin: bytes sent and acknowledged, each STEP seconds since the client's SYN was seen."""
+    """The begin of a download: bytes sent and acknowledged, every STEP seconds since the client's SYN was seen."""
 
     cell: Cell
     round: int
@@ -55,10 +55,7 @@ class Trace:
 
 
 def trace(cell: Cell, number: int, packets: Sequence[Packet]) -> Trace:
-    """Return the begin of the connection in *packets* that carried most.
-
-    :raises TestbedError: there is none that began
-    """
+    """Return the begin of the connection in *packets* that carried most. Raises TestbedError if it has no begin."""
     carried_by: dict[int, int] = {}
     for packet in packets:
         if packet.source_port == PORT:
@@ -79,7 +76,7 @@ def trace(cell: Cell, number: int, packets: Sequence[Packet]) -> Trace:
 
 
 def _since(first: int, number: int) -> int:
-    """Return how far *number* is behind *first*, as sequence numbers are counted (RFC 9293, 3.4)."""
+    """Return how far *number* is after *first* in sequence number arithmetic (RFC 9293, 3.4)."""
     return (number - first) % (1 << 32)
 
 
@@ -95,7 +92,7 @@ def _measured(bed: Bed, cell: Cell, number: int) -> tuple[Trace, Point]:
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure some rounds, with the cells in an order that is drawn."""
+    """Measure some rounds, with the cells in a drawn order."""
     need(*NEEDS, "tcpdump")
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     attempts, draw = Attempts(console), Random(seed)
@@ -135,7 +132,7 @@ LOOKS = {"mptcp": style.ETHERNET.color, "50/50": style.WIFI.color, "tunnel": sty
 
 
 def draw_traces(target: Path, traces: Sequence[Trace]) -> None:
-    """Draw of each cell the run with the median of what was acknowledged at the end."""
+    """Draw for each cell the run with the median of the bytes acknowledged at the end."""
 
     def panel(axes: Any) -> None:
         for cell in CELLS:

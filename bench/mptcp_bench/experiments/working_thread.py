@@ -1,4 +1,4 @@
-"""A thread that does something beside what is measured, from entry to exit of a ``with`` statement."""
+"""A thread that works in parallel to a measurement, from entry to exit of a ``with`` statement."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from mptcp_lab.testbed import LiveNode
 
 
 class WorkingThread:
-    """Does :meth:`work` in a thread of its own, in the namespace of *node* where one is given.
+    """Does :meth:`work` in its own thread, in the namespace of *node* if given.
 
-    What the work raises is raised at the exit, unless the statement itself has failed.
+    The exit raises the work's error, unless the statement itself has failed.
     """
 
     def __init__(self, name: str, node: LiveNode | None = None) -> None:
         self._node = node
         self._error: Exception | None = None
         self.stop = threading.Event()
-        """Set when the work is to end."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
 """The experiments of "Multipath TCP Proxy: Unshackling Network Nodes" (Pollalis, Charalampou, Sykas, WWIC 2016).
 
-``scenarios`` declares them as data, ``parameters`` what of them can be set. ``session`` runs what is ordered:
-``engine`` a figure on a ``Lab``, of whose observations ``measures`` makes numbers, ``conversion`` Table 1. ``results``
-is the file that a run writes, ``summary`` its statistics. ``claims``, ``throttling_claims`` and ``conversion_claims``
-judge what the paper says by what was measured; ``verdicts`` has them all. ``figures`` and ``chapter`` show a result.
+``scenarios`` declares them as data, ``parameters`` their settings. ``session`` runs an order: ``engine`` runs a figure
+on a ``Lab``, ``measures`` turns its observations into numbers, ``conversion`` runs Table 1. ``results`` is the file
+that a run writes, ``summary`` its statistics. ``claims``, ``throttling_claims`` and ``conversion_claims`` judge the
+paper's claims by the measurements; ``verdicts`` has them all. ``figures`` and ``chapter`` show a result.
 """

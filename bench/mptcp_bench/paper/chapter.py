@@ -26,7 +26,6 @@ def cell_of(found: Statistic | None) -> str:
 
 
 def _statistics(result: PaperResult) -> list[Table]:
-    """Return metrics by case, and the sweep's points one below the other."""
     tables = []
     caption = "Measured: mean ± 95 % confidence interval (Student's t), n runs"
     columns = [case for case in result.cases if case.kind != "sweep"]
@@ -44,7 +43,6 @@ def _statistics(result: PaperResult) -> list[Table]:
 
 
 def _distributions(result: PaperResult) -> list[Table]:
-    """Return percentiles of every distribution, each case a row, beside what the paper has."""
     rows = []
     for name in dict.fromkeys(n for run in result.runs if run.valid for n in run.distributions):
         kind, _, direction = name.partition(" ")
@@ -59,13 +57,11 @@ def _distributions(result: PaperResult) -> list[Table]:
 
 
 def _failed(result: PaperResult) -> tuple[str, ...]:
-    """Return how often each reason, and of which case."""
     counts = Counter((result.case(run.case).title, run.reason) for run in result.failed())
     return tuple(f"{count} × {title}: {reason or 'no reason given'}" for (title, reason), count in counts.items())
 
 
 def _parameters(result: PaperResult) -> tuple[tuple[str, str], ...]:
-    """Return the settings of the experiment, then of each case what is its own."""
     common = [(name.replace("_", " "), word(value)) for name, value in result.parameters.items()]
     return (*common, *((case.title, own) for case in result.cases if (own := _own(case))))
 
@@ -100,7 +96,6 @@ def chapter(result: PaperResult) -> Chapter:
 
 
 def _alternative(result: PaperResult) -> str:
-    """Return what the figure shows, for those who do not see it."""
     found = [(case.title, result.statistic(case.key, GOODPUT)) for case in result.of_kind("panel")]
     means = "; ".join(f"{title}: {show(s.mean, s.unit)}" for title, s in found if s is not None)
     return f"{result.paper}, {result.title}. {means}".rstrip()

@@ -1,4 +1,4 @@
-"""What the paper says of its Figures 2 to 5, judged by what was measured: one function for each claim."""
+"""The paper's claims about its Figures 2 to 5, judged by the measurements: one function for each claim."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ MARGIN = 0.05
 UNUSED = 0.05
 """Share of all bytes below which a path is "almost fully underutilized"."""
 SATISFACTORY = 0.8
-"""Of the most that Wi-Fi was seen to carry: a "satisfactory throughput rate"."""
+"""Share of Wi-Fi's greatest seen rate: a "satisfactory throughput rate"."""
 SATURATED = 0.95
-"""Of the greatest goodput of the sweep: more buffer no longer helps."""
+"""Share of the sweep's greatest goodput from which on more buffer no longer helps."""
 STABLE = 0.9
 """The same for Ethernet: "naturally stable behavior"."""
 SEVERAL = 2
-"""Times that make one rate "several times" another, at the least."""
+"""Least factor for "several times"."""
 OWN_LINK = 0.85, 1.0
-"""Payload over the rate of a link, where one download has it alone."""
+"""Payload over the rate of a link that one download has for itself."""
 LOWER = 0.99
-"""A rate that is "lower" than another is at most this share of it."""
+"""Most share at which a rate is "lower" than another."""
 HARDLY = 0.0005
-"""Share of segments sent twice below which nothing to speak of was lost."""
+"""Share of retransmitted segments below which practically nothing was lost."""
 HEADERS_LEAVE = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
 """Payload with MTU 1000 against 1500: IPv4 and TCP headers with timestamps and DSS are 80 bytes, and the shapers count
 14 of Ethernet (experiments/aims.py)."""
 FULL = 0.4
-"""Of a receive buffer: what is held, by samples 0.1 s apart, where the window may be used up, which is not measured.
-The kernel's memory for packets counts, of which payload, and so the window, is about half."""
+"""Share of a receive buffer that is held, by samples 0.1 s apart, when the window may be used up, which is not
+measured. The buffer counts the kernel's memory for packets, of which payload, and so the window, is about half."""
 SPARE = 0.1
-"""Share of the time that a host's busiest processor was idle: no program that stays on one was short of it.
+"""Share of the time that a host's busiest processor was idle: no program that stays on one lacked it.
 
 One full thread that moves between processors leaves some of each (``agent.processors``)."""
 
@@ -230,7 +230,7 @@ def _fig4_required(m: Measured) -> Finding:
     larger = next((more for more, _ in points if more > at), at)
     if not suffices and at < needed <= larger and above(dict(points)[larger], best, SATURATED):
         raise Missing(f"{approximate_size(at)} do not suffice, {approximate_size(larger)} do; none between was tried")
-    # From there on: a sweep is not smooth, and a smaller buffer may have had luck.
+    # From there on: a sweep is not smooth, and a smaller buffer may have been lucky.
     short = max((at for at, s in points if s.mean < SATURATED * best.mean), default=0.0)
     enough = next((f"from {approximate_size(at)} on" for at, _ in points if at > short), "with no buffer for certain")
     return Finding(

@@ -1,13 +1,13 @@
 """Table 1: how long the proxy takes to turn a segment of MPTCP into one of TCP, and back.
 
-A client sends requests one after the other, each on a connection of its own and with a target of its own; tcpdump on
-the proxy's host stamps both sides; ``wire`` makes intervals of the stamps. Rules:
+A client sends requests one after the other, each on its own connection and with its own target; tcpdump on the proxy's
+host stamps both sides; ``wire`` turns the stamps into intervals. Rules:
 
-- The shipped configuration, but that connections to the origin are not kept: one that is used again has no SYN.
-- Every request is done by Multipath TCP where that is wanted: a run with one that fell back is no data point. The same
-  requests by plain TCP through the same proxy, each time right before or after, show what Multipath TCP adds.
-- Waiting is distinguished from converting. Paths delay a connection in the bulk downloads alone: bytes wait there in
-  the proxy for the client's window, as they do in any proxy between a fast link and a slow one.
+- The shipped configuration, but without persistent connections to the origin: a reused one has no SYN.
+- Every request uses MPTCP if wanted: a run with a fallback is no data point. The same requests by plain TCP through the
+  same proxy, each time right before or after, show what MPTCP adds.
+- Waiting is distinguished from converting. Paths delay a connection only in the bulk downloads: there bytes wait in the
+  proxy for the client's window, as in any proxy between a fast and a slow link.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .results import BULK, DATA, DOWN, IDLE, LEAST_IDLE, STREAM, SYN, UP, WHOLE,
 ATTEMPTS = 3
 """How often a workload is tried before its repetition goes without a run."""
 OVERHEAD = 1.7
-"""Seconds that a capture takes beside its requests: one of them waits for what the kernel holds."""
+"""Seconds that a capture takes beside its requests; one of them waits for what the kernel holds."""
 
 SMALL = Workload("small", 120, 1024)
 PACED = Workload("paced", 5, 262_144, origin_rate=10_000_000)
@@ -39,12 +39,12 @@ CASES = tuple(Case(key, title, {"client": title}) for key, title in PROTOCOLS.it
 
 
 def workloads(*, emulated: bool) -> tuple[Workload, ...]:
-    """Return what can be measured; the link of a real origin is not ours to shape."""
+    """Return the workloads that can be measured; a real origin's link cannot be shaped."""
     return tuple(w for w in WORKLOADS if emulated or w.origin_rate is None)
 
 
 def estimate(repetitions: int, *, emulated: bool = True) -> float:
-    """Return about how many seconds :func:`runs` takes."""
+    """Return the approximate seconds that :func:`runs` takes."""
     return repetitions * len(PROTOCOLS) * sum(OVERHEAD + w.seconds for w in workloads(emulated=emulated))
 
 
@@ -59,9 +59,9 @@ def runs(
 ) -> Iterator[Run]:
     """Start origin and proxy on *lab* and measure *repetitions* times, in an order drawn from *seed*.
 
-    Each repetition yields one run of each protocol with all workloads. What is no data point is yielded with its
-    reason and tried again a few times. *advance* gets how many seconds of :func:`estimate` are done; *check* raises
-    TestbedError where the emulation of the paths failed since it was called last.
+    Each repetition yields one run per protocol with all workloads. A failed attempt is yielded with its reason and
+    repeated a few times. *advance* gets how many seconds of :func:`estimate` are done; *check* raises TestbedError if
+    the path emulation failed since its last call.
 
     :raises TestbedError: origin or proxy does not start, or the proxy's kernel lacks the *congestion_control*
     """
@@ -77,7 +77,7 @@ def runs(
                 for _ in range(ATTEMPTS):
                     try:
                         got = measure(lab, proxy.url(), origin, workload, multipath=protocol == MPTCP)
-                        # At once: it is this workload of this protocol that is no data point.
+                        # At once, so that the failure is attributed to this workload of this protocol.
                         check()
                     except TestbedError as error:
                         yield Run(protocol, number, valid=False, reason=str(error))
@@ -92,7 +92,7 @@ def runs(
 
 
 def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> Run:
-    """Return a run of what was *measured* of all workloads; by Multipath TCP it needs a second subflow somewhere."""
+    """Return a run of all *measured* workloads; by MPTCP it needs a second subflow somewhere."""
     parts = {key: conversions.exchanges for key, conversions in measured.items()}
     if protocol == MPTCP and all(e.subflows < 2 for exchanges in parts.values() for e in exchanges):
         return Run(protocol, number, valid=False, reason="no second subflow was established")

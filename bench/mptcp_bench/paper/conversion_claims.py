@@ -1,6 +1,6 @@
-"""What the paper says of Table 1, judged by what was measured: one function for each claim.
+"""The paper's claims about Table 1, judged by the measurements: one function for each claim.
 
-Medians are compared by those of the repetitions: all segments together would hide how far one run is from the next.
+Medians are compared by the repetitions' medians: all segments together would hide the differences between runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .results import (
 from .summary import pooled
 
 SAME_SIZE = 2.0
-"""Two machines ten years apart: a median within this factor of the paper's is the same."""
+"""The machines are ten years apart: a median within this factor of the paper's is the same."""
 PERCENTILES = (50, 95, 99)
 
 CLAIMS = Claims()
@@ -49,7 +49,7 @@ def _paper(kind: str) -> float:
 
 
 def _against(m: Measured, kind: str, found: Statistic, more: str) -> tuple[Judgement, str]:
-    """Return the verdict on medians beside the paper's, and why; *more* is what else is to be said of shorter ones."""
+    """Return the verdict on medians beside the paper's, and why; *more* is added for shorter ones."""
     paper = _paper(kind)
     if above(found, paper, SAME_SIZE):
         return "fails", f"{found.mean / paper:.1f} times the paper's."

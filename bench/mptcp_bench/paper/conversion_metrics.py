@@ -1,4 +1,4 @@
-"""What of Table 1 is measured: its cases, its metrics, and what the paper has of them. Pure."""
+"""The measured parts of Table 1: its cases, its metrics, and the paper's values. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from .results import BULK, DATA, STREAM, SYN, WHOLE, Reference
 
 MPTCP, TCP = "mptcp", "tcp"
 PROTOCOLS = {MPTCP: "Multipath TCP", TCP: "plain TCP"}
-"""Of the client: the cases."""
 
 WHOLE_SYN, OWN_SYN, OWN_REQUEST = "syn_whole", "syn_own", "request_own"
 HANDSHAKE, ANSWER, REQUEST_WAIT, RESPONSE = "handshake", "answer", "request_wait", "response"
 PARTS = (HANDSHAKE, ANSWER, REQUEST_WAIT, WHOLE_SYN, OWN_SYN, OWN_REQUEST, RESPONSE)
-"""Fields of ``wire.exchanges.Exchange`` whose medians are metrics: what the intervals of Table 1 are made of."""
+"""Fields of ``wire.exchanges.Exchange`` whose medians are metrics: the parts of Table 1's intervals."""
 
 _DATA = 0.0153311 + 0.0080645
 REFERENCES = (
     *(Reference(kind, 0.0078341 + 0.0006805, "paper, SYN: 8.5 ms") for kind in (SYN, WHOLE)),
     *(Reference(kind, _DATA, "paper, data: 23.4 ms") for kind in (DATA, STREAM, BULK)),
 )
-"""Table 1: 0.0078341 + 0.0006805 s and 0.0153311 + 0.0080645 s."""
 
 
 def metric_of_median(distribution: str) -> str:

@@ -1,8 +1,7 @@
-"""Running a scenario on a lab: every trial, repeated, and whether it is a data point.
+"""Run a scenario on a lab: every trial, repeated, and whether it is a data point.
 
-A download that was not of the kind it should be (it fell back from Multipath TCP, a subflow was missing, the
-bytes differ, the emulator failed) is a failed run: it stays in the result with its reason, counts for
-nothing, and is tried again a few times.
+A download of the wrong kind (it fell back from MPTCP, lacked a subflow, got other bytes, or the emulator failed) is a
+failed run: it stays in the result with its reason, counts for nothing, and is tried again a few times.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ ATTEMPTS = 3
 OVERHEAD = 1.5
 """Seconds that a run takes beside its download."""
 HEADERS = 1.08
-"""Bytes on the wire for each byte of payload, about: only for estimating how long a download will take."""
+"""Approximate bytes on the wire per byte of payload, only to estimate a download's duration."""
 CONNECTIONS = 5
-"""Opened over each path, to know its RTT."""
+"""Connections over each path to measure its RTT."""
 GIVEN_UP = 4
 """Seconds after which such a connection is given up: its packets were lost."""
 EXCESS = 1.1
-"""Times the rate of its link that no emulated path carries."""
+"""Multiple of its link's rate that no emulated path carries."""
 BUSY = 0.02
 """Seconds by which a busy machine may prolong an RTT."""
 SLOWEST = 4.0
-"""A download that takes this many times what it should is broken off."""
+"""Multiple of its expected duration after which a download is aborted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be run: the trials of each repetition, in order."""
+    """The trials of each repetition, in order."""
 
     rounds: tuple[tuple[Trial, ...], ...]
     quick: bool
@@ -74,7 +73,7 @@ def plan(scenario: Scenario, parameters: Parameters, seed: int, quick: bool) -> 
 
 
 def seconds(trial: Trial, size: int, parameters: Parameters) -> float:
-    """Return about how long a download should take."""
+    """Return the approximate duration of a download."""
     ethernet, wifi = parameters.rate("ethernet"), parameters.rate("wifi")
     if trial.alone is not None:
         rate = parameters.rate(trial.alone)
@@ -84,12 +83,12 @@ def seconds(trial: Trial, size: int, parameters: Parameters) -> float:
 
 
 def estimate(planned: Plan, parameters: Parameters) -> float:
-    """Return about how many seconds a plan takes."""
+    """Return the approximate seconds that a plan takes."""
     return sum(OVERHEAD + seconds(t, planned.size(t), parameters) for trials in planned.rounds for t in trials)
 
 
 def case(trial: Trial, parameters: Parameters, size: int) -> Case:
-    """Return what the result file says of *trial*."""
+    """Return *trial* as a case of the result file."""
     values: dict[str, str | int | float | bool | None] = {"size": size}
     if trial.receive_buffer is not None:
         values["receive_buffer"] = trial.receive_buffer
@@ -115,7 +114,7 @@ class Complaint:
 
 
 def complaint(trial: Trial, seen: Observation, digest: str) -> Complaint | None:
-    """Return why a download is no data point, None where it is one."""
+    """Return why a download is no data point, None if it is one."""
     if (
         trial.expected is Expected.FALLBACK
         and seen.status == 0
@@ -150,7 +149,7 @@ def _reason(trial: Trial, seen: Observation, digest: str) -> str | None:
 
 
 def wrong_path(seen: Observation, rtts: Mapping[str, float], parameters: Parameters) -> str | None:
-    """Return how an emulated path was not what *parameters* say, None where all were; *rtts* are seconds by path."""
+    """Return how an emulated path differs from *parameters*, None if none does; *rtts* are seconds by path."""
     for name, seconds in rtts.items():
         path = parameters.path(name)
         jitter = path.down.jitter + path.up.jitter
@@ -174,10 +173,9 @@ def data_point(
     rtts: Mapping[str, float],
     emulated: bool,
 ) -> Run:
-    """Return the run number *number* of *trial* that was *seen*, valid where it is a data point.
+    """Return run number *number* of *trial*, valid if it is a data point.
 
-    *digest* is the SHA-256 of what should have come; *used* is what was made of the processors of each host,
-    *rtts* are seconds by path.
+    *digest* is the expected SHA-256, *used* the processor usage of each host; *rtts* are seconds by path.
     """
     wrong = complaint(trial, seen, digest)
     if wrong is None and emulated and (reason := wrong_path(seen, rtts, parameters)) is not None:
@@ -207,7 +205,7 @@ def data_point(
 
 
 def policy(lab: Lab, cap: int) -> str:
-    """Return the policy of Figures 6 and 7 for the client of *lab*: *cap* bits/s for Ethernet once Wi-Fi is there too.
+    """Return the policy of Figures 6 and 7 for the client of *lab*: *cap* bits/s for Ethernet once Wi-Fi has joined.
 
     JSON is YAML.
     """
@@ -223,7 +221,7 @@ def policy(lab: Lab, cap: int) -> str:
 
 @contextmanager
 def configured(lab: Lab, trial: Trial) -> Iterator[None]:
-    """Have the client's receive buffer and MTU as *trial* asks, and put them back."""
+    """Set the client's receive buffer and MTU for *trial*, and restore them."""
     client = lab.client
     with ExitStack() as stack:
         if trial.receive_buffer is not None:
@@ -249,16 +247,13 @@ class Engine:
         advance: Callable[[float], None] = lambda seconds: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """*advance* gets how many seconds of :func:`estimate` are done; *check* raises where emulation failed."""
+        """*advance* gets how many seconds of :func:`estimate` are done; *check* raises if emulation failed."""
         self._scenario, self._parameters, self._plan = scenario, parameters, planned
         self._advance, self._check = advance, check
         self._throttler: Throttler | None = None
 
     def runs(self, lab: Lab) -> Iterator[Run]:
-        """Start origin and proxy on *lab*, run everything that is planned, and yield each run when it is over.
-
-        Raises TestbedError where origin or proxy do not start, or the proxy's kernel lacks its congestion control.
-        """
+        """Start origin and proxy on *lab*, run the whole plan, and yield each finished run. Raises TestbedError."""
         sizes = {self._plan.size(trial) for trials in self._plan.rounds for trial in trials}
         origin = start_origin(lab.origin, {f"{size}.bin": size for size in sorted(sizes)}, ports=(80,))
         proxy = start_proxy(lab.proxy, control=self._parameters.congestion_control)
@@ -305,7 +300,7 @@ class Engine:
                 after = _processors(lab)
             self._check()
         except (TestbedError, KeyError) as error:
-            # An interface that has lost its address is a KeyError, with the words in its argument.
+            # An interface that lost its address is a KeyError, with the message in its argument.
             reason = str(error.args[0]) if isinstance(error, KeyError) else str(error)
             still_there(lab, origin.process, proxy.process)
             return Run(trial.key, number, valid=False, reason=reason)
@@ -324,7 +319,6 @@ class Engine:
         return run
 
     def _throttle(self, lab: Lab, trial: Trial) -> None:
-        """Have the throttler run, or not, as *trial* asks."""
         if self._throttler is not None and (trial.fresh_throttler or not trial.throttled):
             self._throttler.process.stop()
             self._throttler = None
@@ -335,7 +329,7 @@ class Engine:
 
 
 def round_trips(lab: Lab, url: str) -> dict[str, float]:
-    """Return the least of the seconds that some connections to *url* take to open, by path; of those that open."""
+    """Return by path the least seconds that a connection to *url* takes to open, of those that open."""
     found = {}
     for path in lab.paths:
         source = lab.client.address(path.device)
@@ -352,6 +346,6 @@ def _processors(lab: Lab) -> list[Reading]:
 
 
 def cases(scenario: Scenario, planned: Plan, parameters: Parameters) -> tuple[Case, ...]:
-    """Return the cases of the result file, in the order in which the figure shows them."""
+    """Return the cases of the result file, in the figure's order."""
     run = {trial.key for trials in planned.rounds for trial in trials}
     return tuple(case(trial, parameters, planned.size(trial)) for trial in scenario.trials if trial.key in run)

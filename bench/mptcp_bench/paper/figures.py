@@ -1,7 +1,7 @@
-"""The picture of a result, as PNG and SVG: ``draw``. What each scenario's picture is made of is in ``FIGURES``.
+"""The picture of a result, as PNG and SVG: ``draw``. ``FIGURES`` has the parts of each scenario's picture.
 
-A picture is rows of parts, laid out in inches: at 100 dots per inch 920 wide, so that it can be read at the
-width of a page. Headings, legends and axes have room of their own; nothing is written over data.
+A picture is rows of parts, laid out in inches: at 100 dots per inch it is 920 wide, readable at the width of a page.
+Headings, legends and axes have their own room; nothing is written over data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Panel:
 
     draw: Callable[[Any], None]
     share: float = 1.0
-    """Of the width of its row, beside the others'."""
+    """Share of its row's width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class Row:
     """Inches of the axes alone."""
     parts: tuple[Panel, ...]
     aside: float = 0.0
-    """Inches on the right that are left to the part's own legend."""
+    """Inches to the right for the part's own legend."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigurePlan:
-    """Everything that makes a figure, before any of it is drawn."""
+    """All parts of a figure, before it is drawn."""
 
     subtitle: str
     rows: tuple[Row, ...]
@@ -67,9 +67,9 @@ class FigurePlan:
 
 
 def _panels(result: PaperResult, until: float | None = None) -> tuple[Panel, ...]:
-    """Return a panel for each case, or, *until* that many seconds, for each that has a cap.
+    """Return a panel for each case, or, with *until* seconds, for each case that has a cap.
 
-    Panels with a cap have one scale, those without have one: a cap would leave nothing to see on the others'.
+    Panels with a cap share one scale, the others another: a cap's scale would hide everything on the others.
     """
     cases = result.of_kind("panel")
     capped = [case for case in cases if case.caps]
@@ -85,12 +85,10 @@ def _panels(result: PaperResult, until: float | None = None) -> tuple[Panel, ...
 
 
 def _in_rows(parts: Sequence[Panel], height: float) -> tuple[Row, ...]:
-    """Return *parts* in rows of two; one alone has the row to itself."""
     return tuple(Row(height, tuple(parts[i : i + 2])) for i in range(0, len(parts), 2))
 
 
 def _wire(result: PaperResult) -> str:
-    """Return the line below the title."""
     runs = [run for case in result.of_kind("panel") if (run := representative(result.valid(case.key)))]
     steps = [b - a for run in runs if run.series for a, b in zip(run.series.times, run.series.times[1:], strict=False)]
     mean = f", mean over {style.SMOOTHING * median(steps):.1g} s" if steps else ""
@@ -103,7 +101,7 @@ def throughput(result: PaperResult) -> FigurePlan:
 
 
 def transfers(result: PaperResult) -> FigurePlan:
-    """Return throughput over time, how long the transfers took, and a close look at the beginning of the caps."""
+    """Return throughput over time, the transfers' durations, and a close look at the begin of the caps."""
     done = Panel(lambda axes: bars(axes, result, result.of_kind("panel"), DURATION))
     rows = _in_rows((*_panels(result), done), 2.2)
     if (until := beginning(result, result.of_kind("panel"))) is not None:
@@ -153,9 +151,9 @@ FIGURES: dict[str, Callable[[PaperResult], FigurePlan]] = {
 
 
 def figure(result: PaperResult) -> Any:
-    """Return the matplotlib figure of *result*; a scenario that is not listed is drawn as throughput over time."""
+    """Return the matplotlib figure of *result*; an unlisted scenario is drawn as throughput over time."""
     picture = FIGURES.get(result.experiment, throughput)(result)
-    # Drawn twice: how much room the legend takes is known only when all axes are.
+    # Drawn twice: the legend's size is known only when all axes are drawn.
     entries = len(_entries(_compose(result, picture, 0.0))) if picture.legend else 0
     below = 0.08 + LEGEND_ROW * ceil(entries / LEGEND_COLUMNS)
     drawn = _compose(result, picture, below)
@@ -165,7 +163,7 @@ def figure(result: PaperResult) -> Any:
 
 
 def _compose(result: PaperResult, picture: FigurePlan, below: float) -> Any:
-    """Return heading and rows, with *below* inches of nothing at the bottom."""
+    """Return heading and rows, with *below* empty inches at the bottom."""
     height = HEADING + sum(CAPTIONS + row.height + AXIS for row in picture.rows) + below
     drawn = style.new_figure(WIDTH, height)
     title = f"{result.paper}: {result.title}"
@@ -189,7 +187,6 @@ def _draw_row(drawn: Any, row: Row, bottom: float, height: float) -> None:
 
 
 def _entries(drawn: Any) -> dict[str, Any]:
-    """Return the lines of all axes by what they mean, each once."""
     found: dict[str, Any] = {}
     for axes in drawn.axes:
         for line, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -198,7 +195,6 @@ def _entries(drawn: Any) -> dict[str, Any]:
 
 
 def _legend(drawn: Any, top: float) -> None:
-    """Write what the lines mean, below everything."""
     entries = _entries(drawn)
     drawn.legend(
         entries.values(), entries.keys(), loc="upper left", bbox_to_anchor=(LEFT / WIDTH - 0.012, top),
@@ -215,10 +211,7 @@ def svg(result: PaperResult) -> bytes:
 
 
 def draw(result: PaperResult, directory: Path) -> tuple[Path, Path]:
-    """Write ``figure.png`` and ``figure.svg`` into *directory*, and return where they are.
-
-    :raises OSError: as the file system says
-    """
+    """Write ``figure.png`` and ``figure.svg`` into *directory*, and return their paths. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     drawn = figure(result)
     png, vector = (directory / f"{STEM}.{ending}" for ending in ("png", "svg"))

@@ -1,4 +1,4 @@
-"""What has no time axis: bars with intervals, goodput against buffer size, distributions. One pair of axes a call."""
+"""Plots without a time axis: bars with intervals, goodput against buffer size, distributions."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ KINDS = {
 }
 DIRECTIONS = {UP: ("client → origin", style.THIRD), DOWN: ("origin → client", style.FOURTH)}
 STROKES = ("-", style.DASHED, style.DOTTED)
-"""One for each case, where there are several."""
+"""Line styles, one for each case."""
 MARKED = (50, 95, 99)
 SHARES = [number / 5 for number in range(501)]
-"""Per cent: points enough of a distribution, however many values it has."""
+"""Per cent: enough points of a distribution with any number of values."""
 UNITS = {"s": "seconds", "ms": "milliseconds", "%": "per cent", "": "segments"}
 APART = 0.16
-"""Decades between two labels of a logarithmic axis of this width."""
+"""Least distance between two labels of a logarithmic axis of this width, in decades."""
 
 
 LEAST_SHARE = 0.001
-"""Where an axis of shares ends at the least: next to nothing shall look like it."""
+"""Least end of an axis of shares: next to nothing must look like it."""
 
 
 def bars(axes: Any, result: PaperResult, cases: Sequence[Case], name: str) -> None:
-    """Draw the means of metric *name* with their intervals; a dot for every run."""
+    """Draw the means of metric *name* with their intervals, and a dot for every run."""
     known = metric(name)
     found = [(case, s) for case in cases if (s := result.statistic(case.key, name))]
     caption(axes, known.title[:1].upper() + known.title[1:], "mean, 95 % interval; dots: runs")
@@ -74,7 +74,7 @@ def bars(axes: Any, result: PaperResult, cases: Sequence[Case], name: str) -> No
 
 
 def sweep(axes: Any, result: PaperResult) -> None:
-    """Draw goodput against size of the receive buffer, and what the formula asks for."""
+    """Draw goodput against the size of the receive buffer, and the formula's requirement."""
     found = sorted(
         (case.at / 1e6, s)
         for case in result.of_kind("sweep")
@@ -100,7 +100,7 @@ def sweep(axes: Any, result: PaperResult) -> None:
 
 
 def _sparse(sizes: Sequence[float]) -> list[str]:
-    """Return labels for *sizes*, ascending, without those that would touch the one before."""
+    """Return labels for ascending *sizes*, without those that would touch the one before."""
     labels, last = [], 0.0
     for size in sizes:
         labels.append("" if last and log10(size / last) < APART else f"{size:g}")
@@ -109,7 +109,7 @@ def _sparse(sizes: Sequence[float]) -> list[str]:
 
 
 def delays(axes: Any, result: PaperResult, kind: str) -> None:
-    """Draw how the delays of segments of *kind* are distributed, each direction and case a line."""
+    """Draw the distributions of the delays of segments of *kind*, a line for each direction and case."""
     caption(axes, KINDS.get(kind, kind), "share of segments that took no longer")
     style.dress(axes, "milliseconds", "per cent")
     cases = [case for case in result.cases if any(run.distributions for run in result.valid(case.key))]
@@ -143,7 +143,7 @@ def delays(axes: Any, result: PaperResult, kind: str) -> None:
 
 
 def _delay_range(result: PaperResult) -> tuple[float, float]:
-    """Return from where to where all delays and references lie, in milliseconds: one axis for every kind."""
+    """Return the range of all delays and references in milliseconds: one axis for every kind."""
     seconds = [v for run in result.runs if run.valid for values in run.distributions.values() for v in values]
     seconds += [reference.value for reference in result.references]
     positive = [1e3 * value for value in seconds if value > 0]

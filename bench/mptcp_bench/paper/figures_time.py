@@ -1,4 +1,4 @@
-"""What happens over time: throughput of each path, and bytes in the receiver's memory. One pair of axes a call."""
+"""Plots over time: throughput of each path, and bytes in the receiver's memory. One pair of axes per call."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, PaperResult, Run, 
 from .summary import representative
 
 COMPARABLE = 3.0
-"""Panels have one time axis where the longest takes at most this many times what the shortest takes."""
+"""Panels share one time axis if the longest takes at most this many times as long as the shortest."""
 HEADROOM = 1.08
 FAINT = 0.28
 CLOSE, CLOSEST = 4.0, 0.2
-"""Times the moment at which the cap is in force, and seconds: how much of a transfer to look at closely."""
+"""How much of a transfer to show closely: multiples of the time until the cap is in force, and least seconds."""
 
 
 DRAINED = 0.2
-"""Seconds after a cap came into force in which the curve, a moving mean, still shows what passed before."""
+"""Seconds after a cap came into force in which the curve, a moving mean, still shows earlier packets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Where the axes of several panels end, so that they can be compared."""
+    """The axes' ends of several panels, so that they can be compared."""
 
     longest: float
-    """Seconds; 0 where each panel has its own."""
+    """Seconds; 0 if each panel has its own."""
     greatest: float
     """Mbit/s, or kB."""
 
@@ -41,7 +41,8 @@ class Scales:
     ) -> Scales:
         """Return the scales for throughput, or for the series *extra*.
 
-        Without *beginnings* what passed before a cap was in force may leave the panel: it has a closer look of its own.
+        Without *beginnings* the rates before a cap was in force may leave the panel: they have a closer look of their
+        own.
         """
         shown = [(case, run) for case in cases for run in _runs(result, case)]
         ends = {case.key: max(run.end for other, run in shown if other == case) for case, _ in shown}
@@ -54,7 +55,7 @@ class Scales:
         return cls(max(ends.values()) if together else 0.0, HEADROOM * max([*tops, 1.0]))
 
     def apply(self, axes: Any, runs: Sequence[Run]) -> None:
-        # Two samples past the end, for the curve to come down: a rate is the mean of what went before.
+        # Two samples past the end, for the curve to fall: a rate is the mean of the past interval.
         steps = [run.series.times[-1] / len(run.series.times) for run in runs if run.series]
         axes.set_xlim(0, 1.02 * (self.longest or max(run.end for run in runs)) + 2 * max(steps))
         axes.set_ylim(0, self.greatest)
@@ -65,7 +66,7 @@ def _runs(result: PaperResult, case: Case) -> tuple[Run, ...]:
 
 
 def _paths(case: Case, series: Series) -> Iterator[tuple[style.PathStyle, list[float]]]:
-    """Yield how a path looks, and its smoothed Mbit/s."""
+    """Yield the style of each path, and its smoothed Mbit/s."""
     for name, values in series.paths.items():
         if case.path in (None, name):
             look = style.PATHS.get(name) or style.PathStyle(name, style.THIRD)
@@ -77,7 +78,7 @@ def _total(case: Case, series: Series) -> list[float]:
 
 
 def _in_force(run: Run) -> float:
-    """Return when the cap was in force for good and its queues had drained, in seconds; 0 where there is none."""
+    """Return when the cap was in force for good and its queues had drained, in seconds; 0 without a cap."""
     if TIME_TO_THROTTLE not in run.values:
         return 0.0
     return run.values[JOINED] + run.values[TIME_TO_THROTTLE] + DRAINED
@@ -90,7 +91,7 @@ def _top(case: Case, series: Series, since: float) -> float:
 
 
 def _levels(result: PaperResult) -> Iterator[tuple[str, str, float]]:
-    """Yield label, colour and Mbit/s on the wire of every baseline that was measured."""
+    """Yield label, colour and Mbit/s on the wire of every measured baseline."""
     for case in result.of_kind("baseline"):
         means = []
         for run in result.valid(case.key):
@@ -105,7 +106,7 @@ def _levels(result: PaperResult) -> Iterator[tuple[str, str, float]]:
 
 
 def _during(case: Case, run: Run, series: Series) -> list[float]:
-    """Return the sums of all paths while the download ran, not smoothed: a mean needs no help."""
+    """Return the unsmoothed sums of all paths while the download ran, for a mean."""
     used = [values for name, values in series.paths.items() if case.path in (None, name)]
     rates = (sum(values) / 1e6 for values in zip(*used, strict=True))
     return [rate for time, rate in zip(series.times, rates, strict=True) if 0 < time <= run.end]
@@ -122,7 +123,7 @@ def caption(axes: Any, title: str, text: str) -> None:
 
 
 def nothing(axes: Any) -> None:
-    """Say that there is no data point."""
+    """Write that there is no data point."""
     axes.text(0.5, 0.5, "no data point yet", transform=axes.transAxes, ha="center", color=style.MUTED)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -138,7 +139,7 @@ def _outcome(result: PaperResult, case: Case, runs: Sequence[Run]) -> str:
 
 
 def beginning(result: PaperResult, cases: Iterable[Case]) -> float | None:
-    """Return until when, in seconds, a cap's beginning is to be shown closely; None where there is no need."""
+    """Return until when, in seconds, to show a cap's begin closely; None if unnecessary."""
     runs = [run for case in cases for run in _runs(result, case)]
     taken = [run.values[JOINED] + run.values[TIME_TO_THROTTLE] for run in runs if TIME_TO_THROTTLE in run.values]
     if not taken:
@@ -148,7 +149,7 @@ def beginning(result: PaperResult, cases: Iterable[Case]) -> float | None:
 
 
 def over_time(axes: Any, result: PaperResult, case: Case, scales: Scales, until: float | None = None) -> None:
-    """Draw the throughput of each path of *case*, all of it or *until* that many seconds."""
+    """Draw the throughput of each path of *case*, all of it or the first *until* seconds."""
     runs = _runs(result, case)
     if until is None:
         caption(axes, case.title, _outcome(result, case, runs))
@@ -183,7 +184,6 @@ def over_time(axes: Any, result: PaperResult, case: Case, scales: Scales, until:
 
 
 def _marks(axes: Any, run: Run) -> None:
-    """Mark when the second subflow joined and when the cap was in force, where it ever was."""
     joined, taken = run.values.get(JOINED), run.values.get(TIME_TO_THROTTLE)
     if joined is None or taken is None:
         return

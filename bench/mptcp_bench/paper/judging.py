@@ -1,11 +1,10 @@
-"""From what was measured to verdicts on what the paper says. Pure.
+"""From measurements to verdicts on the paper's claims. Pure.
 
-``holds``: measured so. ``fails``: measured otherwise; where a reason is likely, it is said to be no more than that.
-``differs``: measured otherwise because a kernel, a host or a throttler of today works otherwise than the paper's Linux
-3.14 with MPTCP 0.89, and the mechanism that is named was measured. ``not judged``: what was measured is not enough.
-No verdict is written down without a comparison that decides it, and one that noise leaves open decides nothing; what is
-counted, such as downloads in which a cap came, takes two of them. Each claim has mutants that break it
-(tests/bench/unit/paper_mutants.py): a new one needs one.
+``holds``: measured so. ``fails``: measured otherwise; a likely reason is named as no more than likely. ``differs``:
+measured otherwise because today's kernel, host or throttler works differently from the paper's Linux 3.14 with MPTCP
+0.89, and the named mechanism was measured. ``not judged``: the measurements are not enough. Every verdict needs a
+comparison that decides it; noise decides nothing, and a count, such as downloads in which a cap came, needs two runs.
+Each claim has mutants that break it (tests/bench/unit/paper_mutants.py); a new claim needs one.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from .quantities import show
 from .results import PaperResult, Statistic
 
 FEWEST = 2
-"""Runs of a case, at least, by which what is counted is judged: a single one confirms nothing and refutes nothing."""
+"""Least runs of a case to judge a count: a single run confirms nothing and refutes nothing."""
 
 
 class Missing(Exception):
-    """What was measured is not enough to judge; the text says what is missing."""
+    """Measurements that are not enough to judge; the text names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was measured about a claim."""
+    """Measurement and verdict for a claim."""
 
     measured: str
     verdict: Judgement
@@ -37,20 +36,20 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something that the paper says."""
+    """A statement of the paper."""
 
     id: str
     paper: str
     """In our words."""
     find: Callable[[Measured], Finding]
-    """Raises Missing where what it needs was not measured."""
+    """Raises Missing if a needed measurement is missing."""
 
 
 class Claims(dict[str, list[Claim]]):
-    """What the paper says, by scenario, in the order in which it was entered."""
+    """The paper's claims by scenario, in order of entry."""
 
     def of(self, scenario: str, id: str, paper: str) -> Callable[[Callable[[Measured], Finding]], None]:
-        """Enter the decorated function as what judges a claim of *scenario*."""
+        """Register the decorated function as the judge of a claim of *scenario*."""
 
         def enter(find: Callable[[Measured], Finding]) -> None:
             self.setdefault(scenario, []).append(Claim(id, paper, find))
@@ -71,7 +70,7 @@ class Claims(dict[str, list[Claim]]):
 
 
 class Measured:
-    """The summary of a result, for claims to ask."""
+    """Access to a result's summary for claims."""
 
     def __init__(self, result: PaperResult) -> None:
         self.result = result
@@ -94,16 +93,16 @@ def name_of(metric: str) -> str:
 
 
 def above(sample: Statistic, reference: Statistic | float, factor: float = 1.0) -> bool:
-    """Say whether the mean of *sample* is above *factor* times that of *reference*, by a bound of 95 % confidence.
+    """Return whether the mean of *sample* is above *factor* times that of *reference*, by a bound of 95 % confidence.
 
-    False says that it is below. Raises Missing where the runs leave it open: noise neither confirms nor refutes.
+    False means below. Raises Missing if the runs leave it open: noise neither confirms nor refutes.
     """
     others = reference.values if isinstance(reference, Statistic) else reference
     return _decided(compare(sample.values, others, factor), sample, reference)
 
 
 def no_less(sample: Statistic, reference: Statistic, margin: float) -> bool:
-    """Say whether *sample* is less than *reference* by *margin*, a share of it, at most; raises as :func:`above`."""
+    """Return whether *sample* is at most *margin*, a share, less than *reference*; raises as :func:`above`."""
     return _decided(no_less_than(sample.values, reference.values, margin), sample, reference)
 
 
@@ -129,7 +128,7 @@ def shifted(sample: Statistic, by: float) -> Statistic:
 
 
 def within(sample: Statistic, low: float, high: float) -> bool:
-    """Say whether the mean of *sample* lies between *low* and *high*; raises as :func:`above` does."""
+    """Return whether the mean of *sample* lies between *low* and *high*; raises as :func:`above`."""
     return above(sample, low) and not above(sample, high)
 
 
@@ -138,10 +137,10 @@ def either(condition: bool) -> Judgement:
 
 
 def explained(holds: bool, mechanism: Callable[[], bool], why: str) -> tuple[Judgement, str]:
-    """Return the verdict on a claim that a kernel of today may be the reason for, and the reason.
+    """Return the verdict on a claim that today's kernel may invalidate, and the reason.
 
-    It ``differs`` only where the *mechanism* that *why* names was itself measured; otherwise it just fails. *mechanism*
-    is asked where the claim does not hold, and raises as :func:`above` does: then noise is all between the two.
+    It ``differs`` only if the *mechanism* that *why* names was itself measured; otherwise it fails. *mechanism* is
+    called only if the claim does not hold, and raises as :func:`above` if noise leaves it open.
     """
     if holds:
         return "holds", ""
@@ -149,9 +148,9 @@ def explained(holds: bool, mechanism: Callable[[], bool], why: str) -> tuple[Jud
 
 
 def likely(holds: bool, why: str, *, signs: Callable[[], bool] = lambda: True) -> tuple[Judgement, str]:
-    """Return the verdict on a claim whose failure has a likely reason, *why*, that the runs do not measure.
+    """Return the verdict on a claim whose failure has a likely but unmeasured reason, *why*.
 
-    Nothing is said of it where what they do measure has no *signs* of it, or leaves them open.
+    The reason is omitted if the measurements show no *signs* of it, or leave them open.
     """
     if holds:
         return "holds", ""

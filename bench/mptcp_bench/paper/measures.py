@@ -35,27 +35,27 @@ DROPS = (
     "TcpExtTCPBacklogDrop",
     "MPTcpExtRcvPruned",
 )
-"""Counters of what a receiver throws away because it does not fit."""
+"""Counters of data that a receiver dropped because it did not fit."""
 SETTLE = 1.0
-"""Seconds from the start of a download that are left out of the rates, at most a quarter of it."""
+"""First seconds of a download that the rates leave out, at most a quarter of it."""
 THROTTLED_SETTLE = 5.0
-"""The same where a cap falls on a running transfer, at most half of it."""
+"""The same if a cap falls on a running transfer, at most half of it."""
 WINDOW = 0.1
 """Seconds over which a rate must be below a cap for the cap to be in force."""
 TOLERANCE = 1.5
-"""… with this factor: a window this short holds few packets."""
+"""Factor on the cap: such a short window holds few packets."""
 CONFIRMED = 0.2
-"""Seconds of a transfer below its cap that show it to be in force: what is over sooner was not capped."""
+"""Seconds below its cap that prove a transfer capped: one that ends sooner was not."""
 CARRIED = 0.2
-"""Of its cap, at least, is carried by a path that is capped: one that carries nothing is not."""
+"""Least share of its cap that a capped path carries: an idle path is not capped."""
 
 
 def series(seen: Observation) -> Series:
-    """Return rates by path, and receive memory where it was sampled."""
+    """Return rates by path, and the receive memory if it was sampled."""
     kept = spaced([sample.time for sample in seen.samples])
     found = rates([seen.samples[number] for number in kept])
     names = list(seen.samples[0].octets) if seen.samples else []
-    # The memory is sampled with every reading but the last may be missing; a rate ends where a reading was taken.
+    # Memory is sampled after every reading, but the last may be missing; a rate ends at a reading.
     memory = [seen.memory[number][1] for number in kept[1:] if number < len(seen.memory)]
     return Series(
         times=tuple(r.time for r in found),
@@ -65,9 +65,9 @@ def series(seen: Observation) -> Series:
 
 
 def spaced(times: Sequence[float]) -> list[int]:
-    """Return which of *times*, ascending, to take rates between: those half of their usual interval apart at least.
+    """Return which of the ascending *times* to take rates between: at least half of their usual interval apart.
 
-    A reading that was late is followed at once by the next, and a rate over so short a time is that of one packet.
+    A late reading is followed at once by the next, and a rate over so short a time is that of one packet.
     """
     if len(times) < 3:
         return list(range(len(times)))
@@ -80,11 +80,10 @@ def spaced(times: Sequence[float]) -> list[int]:
 
 
 def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
-    """Return the seconds from the second subflow to the cap on *path* being in force for good.
+    """Return the seconds from the second subflow until the cap on *path* is in force for good.
 
-    It is in force from the end of the last window of WINDOW seconds that carried more than the cap allows. Resolution:
-    one sample. None where it never came: there was no second subflow, the transfer was over before, or nothing went
-    over *path* that could be capped.
+    That is the end of the last window of WINDOW seconds that carried more than the cap allows. Resolution: one sample.
+    None if it never came: there was no second subflow, the transfer ended before, or *path* carried nothing to cap.
     """
     if seen.joined is None:
         return None
@@ -96,7 +95,7 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
             break
         bits = 8 * (window.octets[path] - first.octets[path])
         if bits > TOLERANCE * cap * (window.time - first.time):
-            # What exceeded the cap came somewhere in this window: the end of its last sample with a rate above it.
+            # The excess came somewhere in this window: take the end of its last sample with a rate above the cap.
             above = [
                 b.time
                 for a, b in pairwise(s for s in samples if first.time <= s.time <= window.time)
@@ -138,7 +137,7 @@ def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
         if taken is not None:
             result[TIME_TO_THROTTLE] = taken
             assert seen.joined is not None
-            # A cap that was there at once, or after less than such a window, has no rate before it.
+            # A cap that came at once, or after less than such a window, has no rate before it.
             with suppress(TooFewSamples):
                 until = seen.joined + taken
                 result[BEFORE_CAP] = greatest_rate(seen.samples, "ethernet", WINDOW, seen.joined, until)

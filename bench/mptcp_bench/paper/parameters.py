@@ -1,8 +1,8 @@
-"""What of a scenario can be set from the command line: ``--set wifi.rate=30mbit --set wifi.rtt=40ms``.
+"""Parameters of a scenario on the command line: ``--set wifi.rate=30mbit --set wifi.rtt=40ms``.
 
 The defaults are the paper's testbed as far as it is described: a Raspberry Pi Model B with Ethernet (about 94 Mbit/s of
-payload, short RTT) and Wi-Fi. Wi-Fi's rate and RTT are chosen so that the paper's "maximum of 0.48 MB" of receive
-buffer comes out: 2 × (100 + 20 Mbit/s) × 16 ms (section 3.3).
+payload, short RTT) and Wi-Fi. Wi-Fi's rate and RTT are chosen to yield the paper's "maximum of 0.48 MB" of receive
+buffer: 2 × (100 + 20 Mbit/s) × 16 ms (section 3.3).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MICROSECONDS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000}
 
 
 class ParameterError(ValueError):
-    """A setting that is not possible: the text names the parameter, the value and what is allowed."""
+    """An impossible setting: the text names the parameter, the value and what is allowed."""
 
 
 def parse_time(text: str) -> int:
@@ -56,7 +56,7 @@ def parse_loss(text: str) -> Loss | None:
 
 def _whole(lowest: int, highest: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        # int() refuses thousands of digits in words of its own.
+        # int() refuses thousands of digits with a message of its own.
         if not text.strip().isdecimal() or len(text) > 20 or not lowest <= int(text) <= highest:
             raise ValueError(f"{text!r}: a whole number from {lowest} to {highest} is allowed")
         return int(text)
@@ -75,14 +75,14 @@ def _word(*words: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One thing that can be set."""
+    """One setting."""
 
     name: str
     default: str
     parse: Callable[[str], object]
     meaning: str
     real: Literal["set", "stated", "refused"] = "refused"
-    """On real hosts, which have the links they have: it can be set there too; it states what the link is; neither."""
+    """On real hosts: ``set`` works there too; ``stated`` describes the given link; ``refused`` is impossible."""
 
 
 PARAMETERS: tuple[Parameter, ...] = (
@@ -120,15 +120,15 @@ _BY_NAME: Mapping[str, Parameter] = {p.name: p for p in PARAMETERS}
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """A setting for every parameter, as text that :attr:`Parameter.parse` takes."""
+    """A value for every parameter, as text for :attr:`Parameter.parse`."""
 
     texts: Mapping[str, str]
     known: frozenset[str]
-    """Those that hold: of real links nothing is known but what was stated."""
+    """Parameters that hold: of real links only what was stated is known."""
 
     @classmethod
     def of(cls, settings: Sequence[str] = (), *, emulated: bool = True) -> Parameters:
-        """Return the defaults changed by *settings*, each ``NAME=VALUE``. Raises ParameterError for all at once."""
+        """Return the defaults changed by *settings*, each ``NAME=VALUE``. Raises ParameterError with all problems."""
         texts = {p.name: p.default for p in PARAMETERS}
         known = {p.name for p in PARAMETERS if emulated or p.real == "set"}
         wrong = []
@@ -185,7 +185,7 @@ class Parameters:
         return self._integer(f"{path}.rate")
 
     def path(self, name: str) -> EmulatedPath:
-        """Return *name* as the emulation takes it."""
+        """Return path *name* in the emulation's form."""
         loss = parse_loss(self.texts[f"{name}.loss"])
         half = self._integer(f"{name}.rtt") // 2
         jitter = self._integer(f"{name}.jitter")
@@ -200,7 +200,7 @@ class Parameters:
     def receive_buffer_needed(self) -> float | None:
         """Return 2 × sum of bandwidth × greatest RTT, in bytes (RFC 6182, 5.3; section 3.3 of the paper).
 
-        None where the links are real and their rates and RTTs were not stated.
+        None for real links whose rates and RTTs were not stated.
         """
         if not {f"{path}.{what}" for path in ("ethernet", "wifi") for what in ("rate", "rtt")} <= self.known:
             return None
@@ -209,5 +209,5 @@ class Parameters:
         return 2 * bandwidth * max(path.rtt for path in paths) / 1e6
 
     def as_text(self) -> dict[str, str]:
-        """Return what the result file says of them."""
+        """Return the parameters in the result file's form."""
         return {p.name: self.texts[p.name] for p in PARAMETERS if p.name in self.known}

@@ -1,4 +1,4 @@
-"""Quantities as people read them: ``94.3 Mbit/s``, ``8.51 ms``, ``0.48 MB``; decimal prefixes, three digits."""
+"""Quantities for people: ``94.3 Mbit/s``, ``8.51 ms``, ``0.48 MB``; decimal prefixes, three digits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 """Least value and unit."""
 _OF_NOTHING = {"bit/s": "Mbit/s", "s": "s", "B": "kB", "ratio": "%"}
 FACTORS = {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "ms": 1e-3, "µs": 1e-6, "MB": 1e6, "kB": 1e3, "%": 0.01}
-"""By unit what is one of it, where that is not 1."""
+"""Size of a unit, if it is not 1."""
 
 
 def scale(value: float, unit: str) -> tuple[float, str]:
-    """Return by what to divide, and the unit then, for *value* to be easy to read."""
+    """Return a divisor and a unit that make *value* easy to read."""
     steps = _SCALES.get(unit)
     if steps is None:
         return 1.0, "" if unit == "count" else unit
@@ -26,24 +26,24 @@ def scale(value: float, unit: str) -> tuple[float, str]:
 
 
 def decimals(value: float, digits: int = 3) -> int:
-    """Return how many decimals show *value* with that many digits, three at most."""
+    """Return how many decimals show *value* with *digits* digits, at most three."""
     return 0 if value == 0 else max(0, min(3, digits - 1 - floor(log10(abs(value)))))
 
 
 def number(value: float, unit: str, half: float | None = None) -> tuple[str, str]:
-    """Return *value*, with ± *half* where it is given, and the unit."""
+    """Return *value*, with ± *half* if given, and the unit."""
     factor, name = scale(value, unit)
     whole = unit == "count" and value == round(value) and half is None
     places = 0 if whole else decimals(value / factor)
     text = f"{value / factor:.{places}f}"
     if half is not None:
-        # An interval narrower than the last digit shown would read as none.
+        # An interval narrower than the last shown digit would look like none.
         places = max(places, decimals(half / factor, 1))
         text = f"{value / factor:.{places}f} ± {half / factor:.{places}f}"
     return text, name
 
 
 def show(value: float, unit: str, half: float | None = None) -> str:
-    """Return ``number`` as one string."""
+    """Return :func:`number` as one string."""
     text, name = number(value, unit, half)
     return f"{text} {name}".rstrip()

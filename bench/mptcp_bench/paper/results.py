@@ -1,6 +1,6 @@
-"""What one experiment of the paper measured, as frozen dataclasses: the result with all that is the paper's own.
+"""What one experiment of the paper measured, as frozen dataclasses: the result with the paper's own fields.
 
-A run that is no data point stays in it with the reason.
+A run that is no data point stays in the result, with the reason.
 """
 
 from __future__ import annotations
@@ -18,66 +18,66 @@ from ..statistics import Interval
 ETHERNET = "ethernet"
 WIFI = "wifi"
 CASE_OF = {ETHERNET: "tcp-ethernet", WIFI: "tcp-wifi"}
-"""Key of the case in which a path is used alone."""
+"""Key of the case that uses only this path."""
 
 GOODPUT = "goodput"
 DURATION = "duration"
 TIME_TO_THROTTLE = "time_to_throttle"
 CAPPED = "capped"
-"""1 where the cap came into force before the transfer was over, 0 where it never did: then it has no time to it."""
+"""1 if the cap came into force before the transfer was over, else 0; then there is no time to it."""
 BEFORE_CAP = "before_cap"
 IDLE = "idle"
 LEAST_IDLE = "least_idle"
-"""Of the busiest single processor; results of before 2026-11-23 do not have it."""
+"""Of the busiest single processor; results before 2026-11-23 lack it."""
 JOINED = "joined"
 RECEIVER_DROPS = "receiver_drops"
 RETRANSMISSIONS = "retransmissions"
 RETRANSMISSION_SHARE = "retransmission_share"
 OUT_OF_ORDER = "out_of_order_bytes"
-"""Metric, and name of the extra series: bytes that the receiver's MPTCP sockets hold. The client reads what is in
-order at once, so that nearly all of them wait for a gap to close."""
+"""Metric, and name of the extra series: bytes held by the receiver's MPTCP sockets. The client reads in-order data at
+once, so nearly all of them wait for a gap to close."""
 OUT_OF_ORDER_SEGMENTS = "out_of_order_segments"
-"""Segments that went through the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
+"""Segments that passed the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
 
 SYN, WHOLE, DATA, STREAM, BULK = "syn", "syn-whole", "data", "stream", "bulk"
 """Kinds of distribution: connections; short requests and responses; segments of a transfer that waits for nobody, and
 of one that comes faster than the client's paths take it."""
 UP, DOWN = "up", "down"
-"""Of a distribution: ``syn up`` is from the client towards the origin, ``data down`` from the origin to the client."""
+"""Direction of a distribution: ``syn up`` is from client to origin, ``data down`` from origin to client."""
 
 Kind = Literal["panel", "baseline", "sweep"]
 
 
 class Cause(enum.StrEnum):
-    """Why a run is no data point, where a claim asks for it."""
+    """Why a run is no data point, for claims that depend on it."""
 
     OTHER = ""
     NO_FALLBACK = "no-fallback"
-    """The server spoke Multipath TCP."""
+    """The server spoke MPTCP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a number among the values of a run is."""
+    """A quantity among the values of a run."""
 
     key: str
     title: str
     unit: str
-    """``bit/s``, ``s``, ``B``, ``ratio``, ``count`` or a word to print as it is."""
+    """``bit/s``, ``s``, ``B``, ``ratio``, ``count``, or a word to print as it is."""
 
 
 def share(path: str) -> str:
-    """Return the name of the metric: the share of all bytes received that came over *path*."""
+    """Return the metric's name: share of all received bytes that came over *path*."""
     return f"share_{path}"
 
 
 def rate(path: str) -> str:
-    """Return the name of the metric: bits per second on the wire over *path* once the download was steady."""
+    """Return the metric's name: bits per second on the wire over *path* once the download was steady."""
     return f"rate_{path}"
 
 
 def rtt(path: str) -> str:
-    """Return the name of the metric: seconds that a connection over *path* took to open, the least of several, idle."""
+    """Return the metric's name: seconds to open a connection over the idle *path*, the least of several."""
     return f"rtt_{path}"
 
 
@@ -122,7 +122,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def metric(key: str) -> Metric:
-    """Return what is known of metric *key*; one that is not listed is shown under its own name without a unit."""
+    """Return metric *key*; an unlisted one gets its own name as title, and no unit."""
     return METRICS.get(key) or Metric(key, key.replace("_", " "), "")
 
 
@@ -133,13 +133,13 @@ class Case:
     key: str
     title: str
     parameters: dict[str, Scalar] = field(default_factory=dict)
-    """Those in which the case differs from the others."""
+    """Where the case differs from the others."""
     kind: Kind = "panel"
-    """``panel`` gets time plots of its own, ``baseline`` is a level in the others', ``sweep`` a point on the sweep."""
+    """``panel`` gets its own time plots, ``baseline`` is a level in others' plots, ``sweep`` a point on the sweep."""
     path: str | None = None
-    """The only path it uses; None where it may use them all."""
+    """The only path it uses; None: all."""
     caps: dict[str, float] = field(default_factory=dict)
-    """Bits per second by path: what the policy allows."""
+    """Bits per second that the policy allows, by path."""
     at: float | None = None
     """Position on the axis of the sweep (bytes of receive buffer)."""
 
@@ -149,11 +149,10 @@ class Series:
     """Values over time, each the mean of the interval that ends at its time."""
 
     times: tuple[float, ...]
-    """Seconds since the client's program was started."""
+    """Seconds since the client's program started."""
     paths: dict[str, tuple[float, ...]]
     """Bits per second received by the client, by path."""
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Other quantities at the same times, by name."""
 
     def __post_init__(self) -> None:
         for name, values in {**self.paths, **self.extra}.items():
@@ -168,19 +167,18 @@ class Run:
     case: str
     repetition: int
     valid: bool
-    """Whether it is a data point; if not, no figure and no statistic counts it."""
+    """Whether it is a data point; figures and statistics count only these."""
     reason: str = ""
-    """Why it is no data point."""
     start: float = 0.0
     end: float = 0.0
-    """Seconds on the clock of the series: the client's program was started, had ended."""
+    """Seconds on the series' clock: start and end of the client's program."""
     series: Series | None = None
     values: dict[str, float] = field(default_factory=dict)
     """By metric, in SI units."""
     distributions: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Seconds, by kind and direction: ``syn up``."""
     cause: Cause = Cause.OTHER
-    """:attr:`reason`, where a claim asks for it."""
+    """:attr:`reason`, for claims that depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +225,7 @@ class PaperResult(Result):
                     raise ValueError(f"{of} of case {name!r}; there are {', '.join(keys)}")
 
     def case(self, key: str) -> Case:
-        """Return a case by its key; KeyError where there is none."""
+        """Return a case by its key; raises KeyError."""
         for case in self.cases:
             if case.key == key:
                 return case
@@ -248,10 +246,10 @@ class PaperResult(Result):
         return tuple(run.values[metric] for run in self.valid(case) if metric in run.values)
 
     def statistic(self, case: str, metric: str) -> Statistic | None:
-        """Return a line of the summary, None where it is not there."""
+        """Return a line of the summary, or None."""
         return next((s for s in self.summary if (s.case, s.metric) == (case, metric)), None)
 
 
 def load(source: Path) -> PaperResult:
-    """Read a result of the paper's; ResultError, one line with file, key and value, where it is none."""
+    """Read a result of the paper. Raises ResultError, one line with file, key and value."""
     return result_file.load(source, PaperResult)

@@ -1,7 +1,7 @@
 """The paper's figures as data: which downloads, over what, how often. ``engine`` runs them, ``claims`` judges them.
 
-A trial is one kind of download; the trials of a scenario are run in turn, in an order drawn anew for each
-repetition unless the order is what the figure is about. Sizes are bytes.
+A trial is one kind of download. The trials of a scenario run in an order drawn for each repetition, unless the order is
+what the figure is about. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MB = 1_000_000
 
 
 class Expected(enum.Enum):
-    """What the kernel's counters must say of a download; another outcome is a failed run, not a data point."""
+    """What the kernel's counters must show of a download; any other outcome is a failed run."""
 
     MULTIPATH = "Multipath TCP over all paths"
     FALLBACK = "Multipath TCP asked for, plain TCP got"
@@ -23,7 +23,7 @@ class Expected(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One kind of download. The client always asks for Multipath TCP."""
+    """One kind of download. The client always asks for MPTCP."""
 
     key: str
     title: str
@@ -31,15 +31,15 @@ class Trial:
     quick: int
     """Size with ``--quick``."""
     alone: str | None = None
-    """The only path, straight to the origin without the proxy; None: through the proxy, over all paths."""
+    """The only path, directly to the origin without the proxy; None: through the proxy, over all paths."""
     receive_buffer: int | None = None
-    """The client's greatest receive buffer, bytes (``tcp_rmem``); None: the kernel's own."""
+    """The client's greatest receive buffer, bytes (``tcp_rmem``); None: the kernel's default."""
     mtu: int | None = None
     """Of the client's interfaces."""
     throttled: bool = False
     """Whether the throttler enforces the cap on Ethernet."""
     fresh_throttler: bool = False
-    """Whether it is started anew for this download."""
+    """Whether the throttler is restarted for this download."""
     kind: Kind = "panel"
     in_quick: bool = True
 
@@ -56,12 +56,12 @@ class Scenario:
     figure: str
     title: str
     question: str
-    """What it asks, a line for ``mptcp-bench list``."""
+    """Its question, a line for ``mptcp-bench list``."""
     trials: tuple[Trial, ...]
     repetitions: int = 5
     quick_repetitions: int = 2
     ordered: bool = False
-    """Run the trials in the order given."""
+    """Keep the order of the trials."""
     interval: float = 0.1
     """Seconds between samples."""
     memory: bool = False

@@ -1,6 +1,6 @@
 """From the command line to the files of a scenario: a lab, the engine, progress, result.json and the figure.
 
-What is done is kept: the result is written after every run, and an interrupt still draws what there is.
+The result is written after every run, and an interrupt still draws what there is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NEEDED = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run and where to leave it."""
+    """What to run and where to write it."""
 
     parameters: Parameters
     seed: int
@@ -52,18 +52,17 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class CheckedLab:
-    """A lab, and how to check that its paths were what they should be."""
+    """A lab, and how to check its paths."""
 
     lab: Lab
     check: Callable[[], None] = lambda: None
-    """Raises TestbedError where the emulation of the paths failed."""
+    """Raises TestbedError if the path emulation failed."""
     notes: tuple[str, ...] = ()
     provenance: Callable[[Provenance], Provenance] = lambda driver: driver
-    """What is said of kernel and programs, where they are not the driver's."""
+    """Replaces the driver's kernel and programs, if other hosts' are used."""
 
 
 def _of_hosts(lab: Lab, driver: Provenance) -> Provenance:
-    """Return *driver* with the kernels of the hosts, and the proxy's processors and Squid."""
     kernels = {host.name: host.run(["uname", "-r"]).stdout.strip() for host in (lab.client, lab.proxy, lab.origin)}
     squid = lab.proxy.run(["squid", "-v"]).stdout.splitlines()[0].removeprefix("Squid Cache: Version ")
     return replace(
@@ -76,7 +75,7 @@ def _of_hosts(lab: Lab, driver: Provenance) -> Provenance:
 
 @contextmanager
 def checked_lab(order: Order) -> Iterator[CheckedLab]:
-    """Build the paper's testbed in namespaces, or have the real hosts that *order* names."""
+    """Build the paper's testbed in namespaces, or use the real hosts of *order*."""
     if order.hosts is not None:
         with order.hosts() as lab:
             real = ("Real hosts, reached by ssh; their links are what they are.",)
@@ -93,7 +92,7 @@ def checked_lab(order: Order) -> Iterator[CheckedLab]:
 
 
 class Shown:
-    """Progress of one experiment: a bar with the time that is left; without a terminal, that time with every line."""
+    """Progress of one experiment: a bar with the remaining time; without a terminal, the time on every line."""
 
     def __init__(self, console: Console, name: str, total: float) -> None:
         self._console, self._name, self._total = console, name, total
@@ -119,12 +118,12 @@ class Shown:
         self._progress.stop()
 
     def advance(self, done: float) -> None:
-        """Take note that *done* seconds of the whole are done."""
+        """Record that *done* seconds of the whole are done."""
         self._done = min(done, self._total)
         self._progress.update(self._task, completed=self._done)
 
     def run(self, title: str, run: Run) -> None:
-        """Say how a run of the case called *title* went."""
+        """Print the result of a run of the case called *title*."""
         text = said(run) if run.valid else f"[red]no data point: {run.reason}[/]"
         left = "" if self._console.is_terminal else f"  [dim]{self._left()}[/]"
         self._console.print(f"{self._name} {run.repetition}: {title}: {text}{left}", highlight=False, soft_wrap=True)
@@ -137,7 +136,7 @@ class Shown:
 
 
 def said(run: Run) -> str:
-    """Return what a data point showed, in a line."""
+    """Return the result of a data point, in one line."""
     if GOODPUT in run.values:
         over = ", ".join(f"{name} {run.values[rate(name)] / 1e6:.1f}" for name in (ETHERNET, WIFI))
         return f"{run.values[GOODPUT] / 1e6:.1f} Mbit/s in {run.end:.1f} s ({over})"
@@ -147,18 +146,18 @@ def said(run: Run) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """One experiment of the paper, ready to be run."""
+    """One experiment of the paper, ready to run."""
 
     result: PaperResult
-    """Before anything was run."""
+    """The empty result."""
     seconds: float
-    """About how long it takes."""
+    """Estimated duration."""
     runs: Callable[[CheckedLab, Callable[[float], None]], Iterator[Run]]
-    """Does it, and calls back with how many of these seconds are done."""
+    """Runs it, and reports how many of :attr:`seconds` are done."""
 
 
 def prepare(name: str, order: Order) -> Rerun:
-    """Return the paper's experiment *name* as *order* wants it."""
+    """Return the paper's experiment *name* as *order* asks for it."""
     parameters, emulated = order.parameters, order.hosts is None
     common: dict[str, Any] = {
         "provenance": provenance.collect(order.seed),
@@ -213,10 +212,10 @@ def prepare(name: str, order: Order) -> Rerun:
 
 
 def run(name: str, order: Order) -> PaperResult:
-    """Run the paper's experiment *name*, leave its files, and return the result.
+    """Run the paper's experiment *name*, write its files, and return the result.
 
-    Raises TestbedError where it cannot be run, OSError where its files cannot be written; KeyboardInterrupt passes.
-    What is done was saved and drawn in each case.
+    Raises TestbedError if it cannot run, OSError if its files cannot be written; KeyboardInterrupt passes. Finished
+    runs are saved and drawn in each case.
     """
     rerun = prepare(name, order)
     result, directory = rerun.result, order.output / name
@@ -253,16 +252,15 @@ def _draw(result: PaperResult, directory: Path) -> None:
 
 
 def _forget_figures(directory: Path) -> None:
-    """Remove the figures of an earlier result, which is about to be replaced."""
     for figure in directory.glob("figure.*"):
         figure.unlink()
 
 
 def run_all(names: Sequence[str], order: Order, results: list[Any]) -> list[str]:
-    """Run the experiments *names* one after another, say what each showed, and go on after one that failed.
+    """Run the experiments *names* in turn, print what each showed, and go on after a failure.
 
-    Each result is appended to *results* when it is there. Return a line for each experiment that has no data
-    point in some case. A claim of the paper that does not hold is a result, not a failure.
+    Append each result to *results*. Return a line for each experiment that lacks a data point in some case. A claim of
+    the paper that does not hold is a result, not a failure.
     """
     failures = []
     for name in names:

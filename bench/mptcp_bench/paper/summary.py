@@ -1,4 +1,4 @@
-"""The results of the paper's experiments summed up: a line for each case and metric, pooled delays, the run to draw."""
+"""Summaries of the paper's results: a line for each case and metric, pooled delays, the run to draw."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .results import GOODPUT, METRICS, Case, PaperResult, Run, Statistic, metric
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return names of metrics, each once, in the order of METRICS, unknown ones last."""
+    """Return metric names, each once, in the order of METRICS, unknown ones last."""
     order = {key: number for number, key in enumerate(METRICS)}
     return sorted(dict.fromkeys(names), key=lambda name: order.get(name, len(order)))
 
 
 def summarise(cases: Iterable[Case], runs: Sequence[Run]) -> tuple[Statistic, ...]:
-    """Return a line for each case and metric that a valid run has; known metrics first, in the order of METRICS."""
+    """Return a line for each case and metric of its valid runs, in the order of METRICS, unknown metrics last."""
     lines = []
     for case in cases:
         valid = [run for run in runs if run.case == case.key and run.valid]
@@ -25,7 +25,7 @@ def summarise(cases: Iterable[Case], runs: Sequence[Run]) -> tuple[Statistic, ..
 
 
 def summed_up(case: str, name: str, values: Sequence[float]) -> Statistic:
-    """Return the line of *values*, one at least, of metric *name*."""
+    """Return the line of *values*, at least one, of metric *name*."""
     found = mean_interval(values)
     return Statistic(found.n, found.mean, found.low, found.high, case, name, metric(name).unit, tuple(values))
 
@@ -37,6 +37,6 @@ def pooled(result: PaperResult, distribution: str, case: str | None = None) -> t
 
 
 def representative(runs: Sequence[Run]) -> Run | None:
-    """Return the run of median goodput (the lower of the two in the middle); None where none has a time series."""
+    """Return the run of median goodput (the lower of the two in the middle); None without a time series."""
     with_series = [run for run in runs if run.series is not None]
     return of_median(with_series, lambda run: run.values.get(GOODPUT, 0.0)) if with_series else None

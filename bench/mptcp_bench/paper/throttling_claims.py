@@ -1,7 +1,7 @@
-"""What the paper says of its Figures 6 and 7, the throttled transfers: one function for each claim.
+"""The paper's claims about its Figures 6 and 7, the throttled transfers: one function for each claim.
 
-Each of them is about a transfer whose cap on Ethernet was in force. Where it never came, the claim fails, whatever the
-rates are: nothing was throttled.
+Each is about a transfer whose cap on Ethernet was in force. If the cap never came, the claim fails, whatever the rates:
+nothing was throttled.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from .summary import summed_up
 
 CLAIMS = Claims()
 AT_ONCE = 0.1
-"""Seconds within which a cap is in force for a transfer to be throttled from its start: a first one is late by more."""
+"""Seconds within which the cap of a transfer throttled from its start is in force: a first transfer's is later."""
 LANDED = 1.0
-"""Seconds within which a cap that lands softly is in force (docs/soft-start.md)."""
+"""Seconds within which a soft cap is in force (docs/soft-start.md)."""
 FULL_SPEED = 0.8
-"""Of Ethernet's rate when it is not throttled: what it carries until a cap that lands softly is in force."""
+"""Share of Ethernet's unthrottled rate that it carries until a soft cap is in force."""
 SLIGHT = 0.5
-"""Seconds of completion time that are "a miniature impact"."""
+"""Seconds of completion time that count as "a miniature impact"."""
 ON_TIME = 0.1
-"""Share of a transfer's time by which a cap that is in force was in force from its start."""
+"""Share of a transfer's time within which its cap must come to count as in force from its start."""
 CAP_TOLERANCE = 0.05
 MORE = 1.05
-"""Times by which a rate has to exceed another to be more."""
+"""Factor by which a rate must exceed another to be more."""
 LESS = 0.95
 FULL = 0.9
-"""Of what Wi-Fi carries without a throttle: with at least that it is still full."""
+"""Share of Wi-Fi's unthrottled rate from which on it counts as full."""
 
 
 def _milliseconds(statistic: Statistic) -> str:
-    """Return a time for people; one that is shorter than a sample is not known any closer."""
+    """Return a time for people; below one sample it is not known any closer."""
     if max(statistic.values) == 0:
         return "less than one sample"
     half = f" ± {1e3 * statistic.half:.0f}" if statistic.half is not None else ""
@@ -65,10 +65,7 @@ def _milliseconds(statistic: Statistic) -> str:
 
 
 def _never(m: Measured, case: str) -> Finding | None:
-    """Return what to say where the cap was not in force in every transfer of *case*, None where it was.
-
-    Raises Missing where there was one transfer alone.
-    """
+    """Return the finding if a transfer of *case* was never capped, else None. Raises Missing for a single transfer."""
     capped = m(case, CAPPED)
     if capped.n < FEWEST:
         raise Missing(f"A single transfer of {m.result.case(case).title} does not tell whether its cap comes")
@@ -82,7 +79,7 @@ def _never(m: Measured, case: str) -> Finding | None:
 
 
 def _first_after(m: Measured) -> Statistic:
-    """Return how long after the join a first transfer is throttled: where that was over before, its whole time."""
+    """Return how long after the join a first transfer is throttled; its whole time if it ended before."""
     least = [
         run.values.get(TIME_TO_THROTTLE, run.values[DURATION] - run.values.get(JOINED, 0.0))
         for run in m.result.valid("first")
@@ -94,7 +91,7 @@ def _first_after(m: Measured) -> Statistic:
 
 
 def _steady(m: Measured, case: str) -> Statistic:
-    """Return what both paths carry on the wire once steady, bit/s; raises Missing where no run has both."""
+    """Return the bit/s of both paths on the wire once steady. Raises Missing if no run has both."""
     runs = [run.values for run in m.result.valid(case)]
     both = [run[rate(ETHERNET)] + run[rate(WIFI)] for run in runs if {rate(ETHERNET), rate(WIFI)} <= run.keys()]
     if not both:
@@ -203,7 +200,7 @@ def _fig6_no_less(m: Measured) -> Finding:
     if never := _never(m, "repeated"):
         return never
     alone, repeated = m("tcp-wifi", GOODPUT), m("repeated", GOODPUT)
-    # A transfer may owe its goodput to what Ethernet carried before its cap was in force.
+    # A transfer's goodput may stem from what Ethernet carried before its cap was in force.
     steady, link = _steady(m, "repeated"), m("tcp-wifi", rate(WIFI))
     return Finding(
         f"{mbit(repeated)} in the repeated transfer, {mbit(alone)} by TCP over Wi-Fi alone; while Ethernet was "
@@ -253,7 +250,7 @@ def _fig7_inferior(m: Measured) -> Finding:
     if never := _never(m, "throttled"):
         return never
     free, throttled = m("free", GOODPUT), m("throttled", GOODPUT)
-    # What both carried before the cap was in force is in the goodput.
+    # The goodput includes what both carried before the cap was in force.
     kept, link = m("throttled", rate(WIFI)), m("free", rate(WIFI))
     return Finding(
         f"{mbit(throttled)} instead of {mbit(free)}; Wi-Fi carried {mbit(kept)} on the wire instead of {mbit(link)}.",

@@ -1,4 +1,4 @@
-"""All that the paper says and that is judged, and a result with its verdicts. Pure."""
+"""All judged claims of the paper, and a result with its verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ CLAIMS = Claims({**claims.CLAIMS, **throttling_claims.CLAIMS, **conversion_claim
 
 
 def judged(result: PaperResult) -> PaperResult:
-    """Return *result* with summary and verdicts as its runs have them."""
+    """Return *result* with the summary and verdicts of its runs."""
     result = replace(result, summary=summarise(result.cases, result.runs))
     return replace(result, claims=CLAIMS.judge(result))

@@ -1,5 +1,5 @@
-"""What a proxy's two sides look like on the wire: captures, segments, connections, a request's way
+"""A proxy's two sides on the wire: captures, segments, connections, a request's way.
 
-``packets`` reads capture files, ``streams`` makes connections of segments, ``exchanges`` matches the proxy's two sides,
-``capture`` runs tcpdump, ``workload`` sends the requests.
+``packets`` reads capture files, ``streams`` turns segments into connections, ``exchanges`` matches the proxy's two
+sides, ``capture`` runs tcpdump, ``workload`` sends the requests.
 """

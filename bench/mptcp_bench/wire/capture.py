@@ -1,11 +1,10 @@
-"""Capturing both sides of the proxy with tcpdump(8) on its own host, so that one clock stamps what comes and goes.
+"""Capture both sides of the proxy with tcpdump(8) on its own host, so that one clock stamps both directions.
 
-Only as much of each packet is kept as holds the headers, the TCP options and a request line. tcpdump writes through its
-own buffer, without ``-U`` or ``--immediate-mode``, which would wake it for each packet on the processor that is
-measured; in return it is asked at the end until it has taken what the kernel still held. A capture with a single packet
-dropped is no capture.
+Each packet is cut to headers, TCP options and a request line. tcpdump writes through its own buffer, without ``-U`` or
+``--immediate-mode``, which would wake it for each packet on the measured processor; in return it is signalled at the
+end until it has taken what the kernel still held. A capture that dropped a single packet is void.
 
-On a host whose interfaces coalesce segments (GRO, TSO) the stamps are those of the coalesced ones.
+On a host whose interfaces coalesce segments (GRO, TSO) the stamps are those of the coalesced segments.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from mptcp_lab.testbed.services import wait_until
 from .packets import CaptureError, Packet, read_capture
 
 SNAPSHOT = 320
-"""Octets of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""
+"""Bytes of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""
 BUFFER = 16_384
 """KiB of kernel buffer."""
 DRAIN = 5.0
-"""Seconds until tcpdump has taken what was captured, at the most. The kernel keeps packets that fill no block for one
-(its read timeout), and a busy machine has other programs to run first."""
+"""Most seconds for tcpdump to take what was captured. The kernel holds packets that fill no block until its read
+timeout, and a busy machine runs other programs first."""
 _ASKED = 0.1
-"""Seconds between two times that it is asked."""
+"""Seconds between two SIGUSR1."""
 _PROGRESS = re.compile(
     r"^tcpdump: (\d+) packets? captured, (\d+) packets? received by filter, (\d+) packets? dropped by kernel", re.M
 )
@@ -52,10 +51,7 @@ class Capture:
     process: Program
 
     def finish(self) -> list[Packet]:
-        """End it and return what it captured.
-
-        :raises CaptureError: the kernel dropped packets, tcpdump failed, or its file cannot be read
-        """
+        """End tcpdump and return its packets. Raises CaptureError if packets were dropped or tcpdump failed."""
         name = f"{self.host.name}:{self.device}"
         if not self.process.running:
             raise CaptureError(f"tcpdump on {name} ended with {self.process.returncode}{self.process.tail()}")
@@ -70,7 +66,7 @@ class Capture:
 
 
 def dropped(said: str) -> int | None:
-    """Return how many packets were lost by what tcpdump *said* at its end; None where it did not say."""
+    """Return the number of lost packets in tcpdump's final output *said*; None if it gave none."""
     counts = {what: int(number) for number, what in _COUNTS.findall(said)}
     if "captured" not in counts or "dropped by kernel" not in counts:
         return None
@@ -78,17 +74,14 @@ def dropped(said: str) -> int | None:
 
 
 def drained(said: str) -> bool:
-    """Say whether tcpdump has what the kernel had for it when it was asked first, by what it *said* at each SIGUSR1."""
+    """Return whether tcpdump has taken all that the kernel held at the first SIGUSR1, by its output *said*."""
     counts = [tuple(map(int, numbers)) for numbers in _PROGRESS.findall(said)]
-    # What comes later, such as the end of a connection, is not waited for.
+    # Do not wait for later packets, such as the end of a connection.
     return bool(counts) and counts[-1][0] + counts[-1][2] >= counts[0][1]
 
 
 def device_towards(host: Host, address: str) -> str:
-    """Return the interface by which *host* reaches *address*.
-
-    :raises TestbedError: it has no route
-    """
+    """Return the interface by which *host* reaches *address*. Raises TestbedError if it has no route."""
     routes = json.loads(host.run(["ip", "-json", "route", "get", address]).stdout)
     if not routes or "dev" not in routes[0]:
         raise TestbedError(f"{host.name}: no route to {address}")
@@ -97,10 +90,8 @@ def device_towards(host: Host, address: str) -> str:
 
 @contextmanager
 def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[list[Packet]]:
-    """Capture what matches *expression*, pcap-filter(7), on *devices*; the list is filled at the end, in no order.
-
-    :raises CaptureError: as :meth:`Capture.finish`; not where the scope is left by an error of its own
-    """
+    """Capture *expression*, pcap-filter(7), on *devices*; the unsorted list is filled at the end. Raises
+    CaptureError."""
     packets: list[Packet] = []
     running: list[Capture] = []
     try:
@@ -117,7 +108,6 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
 
 
 def _drain(running: Sequence[Capture]) -> None:
-    """Wait until each has taken what the kernel held, for :data:`DRAIN` at the most."""
     deadline = time.monotonic() + DRAIN
     waiting = list(running)
     while waiting and time.monotonic() < deadline:
@@ -128,7 +118,7 @@ def _drain(running: Sequence[Capture]) -> None:
 
 
 def _start(host: Host, device: str, expression: str) -> Capture:
-    # Debian's AppArmor profile lets tcpdump write files of this name only.
+    # Debian's AppArmor profile lets tcpdump write only files with this suffix.
     file = host.directory / f"{host.name}-{device}-{next(_numbers)}.pcap"
     options = ["-n", "-Z", "root", "-i", device, "-s", str(SNAPSHOT), "-B", str(BUFFER)]
     argv = ["tcpdump", *options, "--time-stamp-precision=nano", "-w", str(file), expression]

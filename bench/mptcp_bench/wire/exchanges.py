@@ -1,10 +1,10 @@
-"""How long the proxy takes to turn MPTCP into TCP and back: from the two sides' connections to intervals.
+"""How long the proxy takes to turn MPTCP into TCP and back: from both sides' connections to intervals.
 
-A request of a client and the proxy's request to the origin are matched by the target in their first line
-(RFC 9112, 3.2), so each request needs a target of its own and a connection of its own on both sides. Header sections
-differ between the two sides, bodies do not: since a body is the end of its stream, a byte of it is as far from the end
-on one side as on the other. A byte's delay is from when it and all before it had come in, which is when the proxy can
-have read it, to when it first went out. Pure: connections in, seconds out.
+A client's request and the proxy's request to the origin are matched by the target in their first line (RFC 9112, 3.2),
+so each request needs its own target and its own connection on both sides. Header sections differ between the sides,
+bodies do not. A body is the end of its stream, so a byte of it has the same distance from the end on both sides. A
+byte's delay runs from when it and all bytes before it had come in, the earliest that the proxy can have read it, to
+when it first went out. Pure: connections in, seconds out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .streams import Connection, Stream
 
 NANOSECOND = 1e-9
 LONGEST_HEADER = 16_384
-"""More than any header section of this experiment: what exceeds it is not one response to one request."""
+"""More than any header section of this experiment: a longer one is not one response to one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Octets of content that a request and its response carry."""
+    """Bytes of content of a request and its response."""
 
     up: int
     down: int
@@ -35,15 +35,14 @@ class Exchange:
 
     target: str
     multipath: bool
-    """Whether the client's connection was Multipath TCP."""
     origin_asked: bool
-    """Whether the proxy asked the origin for Multipath TCP, which it should not."""
+    """Whether the proxy asked the origin for MPTCP, which it should not."""
     subflows: int
     """Of the client's connection."""
     handshake: float
-    """Client's SYN in → its third ACK in: the client's round trip, and the little that the proxy's kernel takes."""
+    """Client's SYN in → its third ACK in: the client's round trip plus the little time of the proxy's kernel."""
     answer: float
-    """Client's SYN in → SYN/ACK out: the proxy's kernel alone."""
+    """Client's SYN in → SYN/ACK out: only the proxy's kernel."""
     request_wait: float
     """Client's third ACK in → the request's header section complete."""
     syn: float
@@ -51,9 +50,9 @@ class Exchange:
     syn_whole: float
     """Client's SYN in → SYN to the origin out."""
     syn_own: float
-    """Request's header section in → SYN to the origin out: what the proxy itself takes."""
+    """Request's header section in → SYN to the origin out: the proxy's own time."""
     request: float
-    """Request's header section in → the same to the origin out; the handshake with the origin is part of it."""
+    """Request's header section in → the same to the origin out, including the handshake with the origin."""
     request_own: float
     """The same without the wait for the origin's SYN/ACK."""
     response: float
@@ -61,11 +60,11 @@ class Exchange:
     up: tuple[float, ...]
     """For each segment of the request's content: in → its last byte out."""
     down: tuple[float, ...]
-    """For each segment that carries content of the response: in → its last byte out."""
+    """For each segment of the response's content: in → its last byte out."""
 
 
 def target(head: bytes) -> str | None:
-    """Return the target in the request line that begins *head*, without scheme and host; None where there is none."""
+    """Return the target of *head*'s request line, without scheme and host; None if there is no request line."""
     line, newline, _ = head.partition(b"\r\n")
     words = line.split(b" ")
     if not newline or len(words) != 3 or not words[2].startswith(b"HTTP/"):
@@ -82,10 +81,10 @@ def exchanges(
 ) -> tuple[Exchange, ...]:
     """Return the exchange of every target in *bodies*, in that order.
 
-    *clients* and *origins* are the connections of the two sides of the proxy; others than those of *bodies* are
-    passed over.
+    *clients* and *origins* are the connections of the two sides of the proxy; those without a target of *bodies* are
+    ignored.
 
-    :raises CaptureError: a request is missing on a side, seen twice, or its connection was not seen as a whole
+    :raises CaptureError: a request is missing on a side, seen twice, or its connection has gaps
     """
     sides = _by_target(clients, bodies, "clients"), _by_target(origins, bodies, "the origin")
     return tuple(_exchange(name, sides[0][name], sides[1][name], body) for name, body in bodies.items())
@@ -111,14 +110,14 @@ def _by_target(connections: Iterable[Connection], bodies: Mapping[str, Body], si
 
 @dataclass(frozen=True, slots=True)
 class _Relay:
-    """One direction of an exchange: a stream in, the same content in a stream out."""
+    """One direction of an exchange: a stream in, and the same content in a stream out."""
 
     arrivals: Stream
     departures: Stream
     header: int
-    """Octets of the header section that came in."""
+    """Bytes of the incoming header section."""
     shift: int
-    """To be added to the offset of a byte of content, to have its offset in the stream out."""
+    """Difference between a content byte's offset in the stream out and in the stream in."""
 
     @classmethod
     def of(cls, what: str, arrivals: Stream, departures: Stream, body: int) -> _Relay:
@@ -136,7 +135,7 @@ class _Relay:
         return _known(self.departures.seen(self.header - 1 + self.shift))
 
     def segments(self) -> tuple[float, ...]:
-        """Return the delay of each segment that carries content."""
+        """Return the delay of each segment with content."""
         return tuple(
             NANOSECOND
             * (_known(self.departures.seen(piece.end - 1 + self.shift)) - _known(self.arrivals.arrived(piece.end - 1)))
@@ -181,7 +180,7 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
 
 
 def _check(exchange: Exchange) -> None:
-    """Raise where something goes out before it came in: clocks or analysis are wrong."""
+    """Raise if something goes out before it came in: clocks or analysis are wrong."""
     for name in ("handshake", "answer", "request_wait", "syn", "syn_own", "request", "request_own", "response"):
         if getattr(exchange, name) < 0:
             raise CaptureError(f"request {exchange.target}: {name} took {getattr(exchange, name):.9f} s")

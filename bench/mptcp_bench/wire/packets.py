@@ -17,7 +17,7 @@ FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
 
 class CaptureError(TestbedError):
-    """A capture that cannot be read, or does not show what it should: one line for people."""
+    """A capture that cannot be read, or does not show what it should: a one-line message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,13 @@ class Packet:
     acknowledgment: int
     options: tuple[MptcpOption, ...]
     length: int
-    """Octets of payload on the wire."""
+    """Payload bytes on the wire."""
     payload: bytes
-    """As much of it as was captured."""
+    """The captured part of the payload."""
 
 
 def read_capture(data: bytes, name: str = "capture") -> Iterator[Packet]:
-    """Yield the TCP segments of a capture file, *data*, in the order of the file; what is not TCP is passed over.
-
-    :raises CaptureError: no capture file, a link type that is not known, or it is damaged
-    """
+    """Yield the TCP segments of the capture file *data*, in file order. Raises CaptureError if it is unreadable."""
     file = capture.CaptureFile(BytesIO(data), name)
     try:
         for found in file:

@@ -1,9 +1,9 @@
-"""From captured segments to connections: when each was opened, and when each byte of it was first sent.
+"""From captured segments to connections: when each opened, and when each byte was first sent.
 
 A client's MPTCP connection is one connection here, whatever its subflows: a join's SYN carries the proxy's token
-(RFC 8684, 3.2), and a byte's offset in the stream is its data sequence number by the mapping of the subflow that
-carried it (3.3.1). A plain connection has TCP's sequence numbers instead. Only version 1: no kernel of this testbed
-speaks version 0. Retransmissions and reinjections are left out: a byte counts when it is first seen.
+(RFC 8684, 3.2), and a byte's offset in the stream is its data sequence number by the mapping of its subflow (3.3.1). A
+plain connection has TCP's sequence numbers instead. Only version 1: no kernel of this testbed speaks version 0.
+Retransmissions and reinjections are ignored: a byte counts when it is first seen.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Piece:
 
 
 class Stream:
-    """The bytes of one direction of a connection, counted from 0, each with the time when it was first seen."""
+    """The bytes of one direction of a connection, counted from 0, with the time each was first seen."""
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []
@@ -41,12 +41,12 @@ class Stream:
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """In the order of the stream; they do not overlap."""
+        """Non-overlapping pieces, in stream order."""
         return tuple(self._pieces)
 
     @property
     def total(self) -> int:
-        """Bytes up to the last that was seen."""
+        """End of the last seen byte."""
         return self._pieces[-1].end if self._pieces else 0
 
     @property
@@ -55,7 +55,7 @@ class Stream:
         return sum(piece.end - piece.start for piece in self._pieces) == self.total
 
     def add(self, start: int, end: int, time: int) -> None:
-        """Add a segment's bytes [start, end); those that were seen before keep their time. Call in order of time."""
+        """Add a segment's bytes [start, end); bytes seen before keep their time. Call in order of time."""
         self._arrived = None
         index = self._index(start)
         at = max(start, self._pieces[index].end) if index >= 0 else start
@@ -72,12 +72,12 @@ class Stream:
             insort(self._pieces, piece)
 
     def seen(self, offset: int) -> int | None:
-        """Return when the byte at *offset* was first seen; None where it was not."""
+        """Return when the byte at *offset* was first seen, or None."""
         index = self._index(offset)
         return self._pieces[index].time if index >= 0 and offset < self._pieces[index].end else None
 
     def arrived(self, offset: int) -> int | None:
-        """Return when the byte at *offset* and all before it had been seen: when a reader can have had it."""
+        """Return when the byte at *offset* and all before it had been seen: the earliest that a reader can have it."""
         if self._arrived is None:
             self._arrived = list(accumulate((piece.time for piece in self._pieces), max))
         index = self._index(offset)
@@ -89,23 +89,22 @@ class Stream:
 
 @dataclass(slots=True)
 class Connection:
-    """One connection, with all of its subflows. Times are nanoseconds since the epoch."""
+    """One connection with all its subflows. Times are nanoseconds since the epoch."""
 
     syn: int
-    """The first SYN."""
     asked: bool
-    """Whether that SYN asked for Multipath TCP."""
+    """Whether the first SYN asked for MPTCP."""
     syn_ack: int | None = None
     ack: int | None = None
     """The handshake's third segment."""
     multipath: bool = False
-    """Whether both sides agreed on Multipath TCP."""
+    """Whether both sides agreed on MPTCP."""
     fallen: bool = False
-    """Whether it fell back to plain TCP later: data that no mapping covers, or an infinite mapping (3.7)."""
+    """Whether it later fell back to plain TCP: data without a mapping, or an infinite mapping (3.7)."""
     subflows: int = 1
-    """Those that were answered."""
+    """Answered subflows."""
     head: bytes = b""
-    """The captured beginning of what was sent up."""
+    """The captured beginning of the upstream data."""
     streams: tuple[Stream, Stream] = field(default_factory=lambda: (Stream(), Stream()))
     _origins: list[int | None] = field(default_factory=lambda: [None, None])
     """Data sequence number of the first byte of each direction."""
@@ -144,23 +143,23 @@ class _Flow:
     connection: Connection
     initial: bool
     sequences: list[int]
-    """The initial sequence number of each direction; -1 while it is not known."""
+    """The initial sequence number of each direction; -1 until it is known."""
     acknowledged: bool = False
     mappings: tuple[list[_Mapping], list[_Mapping]] = field(default_factory=lambda: ([], []))
 
 
 class Leg:
-    """The connections to one server: what is captured of one side of the proxy. Feed it in order of time."""
+    """The connections to one server, captured on one side of the proxy. Feed it in order of time."""
 
     def __init__(self, port: int, address: bytes | None = None) -> None:
-        """*address*: packed; None takes every server at *port*."""
+        """*address*: packed; None matches every server at *port*."""
         self.connections: list[Connection] = []
         self._port, self._address = port, address
         self._flows: dict[tuple[bytes, int, bytes], _Flow] = {}
         self._tokens: dict[int, Connection] = {}
 
     def add(self, packet: Packet) -> None:
-        """Take account of a segment; those of other connections are passed over."""
+        """Process a segment; those of other connections are ignored."""
         if packet.destination_port == self._port and self._address in (None, packet.destination):
             key = (packet.source, packet.source_port, packet.destination)
             if packet.flags & (SYN | ACK) == SYN:
@@ -179,7 +178,7 @@ class Leg:
     def _open(self, key: tuple[bytes, int, bytes], packet: Packet) -> None:
         known = self._flows.get(key)
         if known is not None and known.sequences[UP] == packet.sequence:
-            return  # its SYN again
+            return  #  # a retransmitted SYN
         self._flows.pop(key, None)
         join = next((o for o in packet.options if isinstance(o, MpJoinSyn)), None)
         if join is None:
@@ -188,7 +187,7 @@ class Leg:
         else:
             connection = self._tokens.get(join.token)
         if connection is None:
-            return  # a join to a connection that was opened before the capture began
+            return  #  # a join to a connection opened before the capture
         if join is None:
             self.connections.append(connection)
         self._flows[key] = _Flow(connection, join is None, [packet.sequence, -1])
@@ -252,7 +251,7 @@ class Leg:
 
 
 def _offset(mappings: list[_Mapping], number: int) -> int | None:
-    """Return the offset in the connection's stream of the subflow's byte *number*; None where no mapping covers it."""
+    """Return the offset of the subflow's byte *number* in the connection's stream; None if no mapping covers it."""
     for mapping in reversed(mappings):
         within = (number - mapping.subflow) & _32
         if within < mapping.length:

@@ -1,7 +1,7 @@
-"""Requests of a client, one after the other, each on a connection of its own, and how long the proxy took for each.
+"""A client's requests, one after the other, each on its own connection, and the proxy's time for each.
 
-tcpdump on the proxy's host stamps both sides; ``exchanges`` makes intervals of the stamps. Each request has a target of
-its own, so that both sides are found, and is done by Multipath TCP where that is wanted.
+tcpdump on the proxy's host stamps both sides; ``exchanges`` turns the stamps into intervals. Each request has its own
+target, which identifies it on both sides, and uses MPTCP if wanted.
 """
 
 from __future__ import annotations
@@ -27,53 +27,52 @@ from .streams import Leg, follow
 
 ORIGIN_PORT = 80
 REQUEST_TIMEOUT = 20
-"""Seconds for one request."""
 _numbers = count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One kind of request, sent some number of times."""
+    """One kind of request, sent *requests* times."""
 
     key: str
     requests: int
     down: int
-    """Octets of the file that is fetched."""
+    """Bytes of the fetched file."""
     up: int = 0
-    """Octets of content that the request carries."""
+    """Bytes of content in the request."""
     pace: int = 40
-    """Requests a second, at most; the next one is not begun before the last one is over."""
+    """Most requests per second; each waits for the end of the one before."""
     origin_rate: int | None = None
     """Bits per second to which the origin's link is shaped, so that the proxy never waits for the client."""
 
     @property
     def seconds(self) -> float:
-        """About how long the requests take."""
+        """Approximate duration of the requests."""
         sending = 8 * (self.down + self.up) / (self.origin_rate or 50_000_000)
         return self.requests * max(1 / self.pace, sending)
 
 
 @dataclass(frozen=True, slots=True)
 class Conversions:
-    """What was measured of a workload."""
+    """The measurements of a workload."""
 
     exchanges: tuple[Exchange, ...]
     processors: Usage
-    """Of the proxy's host, meanwhile."""
+    """Of the proxy's host, during the workload."""
 
 
 def squid_configuration(proxy: Host) -> Path:
-    """Write the shipped configuration, with a connection to the origin for each request, and return the file."""
+    """Write the shipped configuration, changed to one origin connection per request, and return the file."""
     return proxy.write("conversion-squid.conf", f"{SQUID_CONFIG.read_text()}\nserver_persistent_connections off\n")
 
 
 def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipath: bool) -> Conversions:
-    """Have the client send the requests of *workload* through the *proxy* of that URL, and return how each went.
+    """Send the requests of *workload* from the client through the *proxy* URL, and return how each went.
 
     The origin must have a file ``{workload.down}.bin``, the proxy a configuration as of :func:`squid_configuration`.
 
-    :raises TestbedError: a request failed, the client's connections were not of the kind wanted, or the capture has
-        gaps (``CaptureError``): the run is no data point
+    :raises TestbedError: a request failed, a client connection was of the wrong kind, or the capture has gaps
+        (``CaptureError``): the run is no data point
     """
     file, label = f"{workload.down}.bin", f"n{next(_numbers)}"
     wanted = {f"/{file}?{label}-{i}": Body(workload.up, workload.down) for i in range(1, workload.requests + 1)}
@@ -101,18 +100,18 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
 def _slow_origin(lab: Lab, rate: int) -> AbstractContextManager[None]:
     device = device_towards(lab.origin, lab.proxy.service_address())
     root = ["dev", device, "root"]
-    # A burst of two packets spaces them out; the queue holds more than a whole window.
+    # A burst of two packets spaces packets out; the queue holds more than a whole window.
     shaper = ["tbf", "rate", f"{rate}bit", "burst", "3028", "limit", "4mb"]
     return lab.origin.changed(["tc", "qdisc", "add", *root, *shaper], ["tc", "qdisc", "del", *root])
 
 
 def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: bool) -> None:
-    """Send the requests from one program, so that starting it takes no processor time from the proxy meanwhile."""
+    """Send the requests from one program, whose start takes no processor time from the proxy while measuring."""
     argv = ["curl", "-sS", "-o", "/dev/null", "--noproxy", "", "-x", proxy, "--rate", f"{workload.pace}/s"]
     argv += ["-m", str(REQUEST_TIMEOUT), "-H", "Connection: close", "-w", r"%{http_code} %{size_download}\n"]
     if workload.up:
         content = client.write(f"upload-{workload.up}.txt", "x" * workload.up)
-        # Without waiting for a "100 Continue": all of the content at once.
+        # Without waiting for a "100 Continue": all content at once.
         argv += ["--data-binary", f"@{content}", "-H", "Content-Type: text/plain", "-H", "Expect:"]
     argv.append(url)
     timeout = 30 + 4 * workload.seconds
@@ -126,7 +125,7 @@ def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: 
 
 
 def check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
-    """Raise TestbedError where a connection was not of the kind wanted, by what was on the wire."""
+    """Raise TestbedError if a connection was of the wrong kind on the wire."""
     wrong = [e for e in measured if e.multipath is not multipath]
     if wrong:
         got = "plain TCP" if multipath else "Multipath TCP"

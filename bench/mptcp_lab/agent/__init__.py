@@ -1,5 +1,5 @@
-"""What runs on the hosts of an experiment: the standard library alone, Python 3.9 or newer.
+"""Programs for the hosts of an experiment: only the standard library, Python 3.9 or newer.
 
-Over ssh this folder is copied to the host and run there as package ``agent``; hence relative imports only, and
-nothing outside it.
+Over ssh this folder is copied to the host and runs as package ``agent``; so it uses only relative imports, and nothing
+outside the folder.
 """

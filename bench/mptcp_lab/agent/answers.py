@@ -1,7 +1,7 @@
-"""Whether something takes connections here: ``agent.answers SECONDS GOAL …``.
+"""Test whether something accepts connections here: ``agent.answers SECONDS GOAL …``.
 
-A GOAL is ``tcp:ADDRESS:PORT`` or ``unix:PATH``. Exit status 0 as soon as all of them answered, 1 where one did not
-within SECONDS.
+A GOAL is ``tcp:ADDRESS:PORT`` or ``unix:PATH``. Exit status 0 as soon as all have answered, 1 if one did not within
+SECONDS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INTERVAL = 0.02
 
 
 def answers(goal: str, timeout: float) -> bool:
-    """Say whether *goal* takes a connection, and close it again."""
+    """Return whether *goal* accepts a connection, and close it."""
     kind, _, rest = goal.partition(":")
     try:
         if kind == "unix":
@@ -32,7 +32,7 @@ def answers(goal: str, timeout: float) -> bool:
 
 
 def all_answer(goals: Sequence[str], within: float) -> bool:
-    """Say whether all *goals* took connections within so many seconds."""
+    """Return whether all *goals* accepted connections within *within* seconds."""
     deadline = time.monotonic() + within
     waiting = list(goals)
     while waiting:

@@ -1,4 +1,4 @@
-"""Reading the counters of the network namespace that this process is in: proc(5), nstat(8), ss(8)."""
+"""Read the counters of this process's network namespace: proc(5), nstat(8), ss(8)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SKMEM = re.compile(r"skmem:\(r(\d+)")
 
 
 def devices(text: str) -> dict[str, tuple[int, int, int]]:
-    """Return bytes received and sent, with Ethernet headers, and packets received, of each device of /proc/net/dev."""
+    """Return by device of /proc/net/dev the received and sent bytes, with Ethernet headers, and received packets."""
     result = {}
     for line in text.splitlines()[2:]:
         device, _, rest = line.partition(":")
@@ -22,11 +22,11 @@ def devices(text: str) -> dict[str, tuple[int, int, int]]:
 
 
 def protocols(*texts: str) -> dict[str, int]:
-    """Return the counters of /proc/net/snmp and /proc/net/netstat by the names that nstat(8) gives them."""
+    """Return the counters of /proc/net/snmp and /proc/net/netstat by their nstat(8) names."""
     result = {}
     for text in texts:
         lines = [line.split() for line in text.splitlines()]
-        # zip(strict=) came with Python 3.10.
+        # zip(strict=) needs Python 3.10.
         for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905
             for name, value in zip(names[1:], values[1:]):  # noqa: B905
                 result[names[0].rstrip(":") + name] = int(value)
@@ -34,12 +34,12 @@ def protocols(*texts: str) -> dict[str, int]:
 
 
 def added_to(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the counters that are not as *before*, and by how much."""
+    """Return the changed counters and their increments."""
     return {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
 
 
 def fallbacks(added: Mapping[str, int]) -> int:
-    """Return how many connections became plain TCP (RFC 8684, 3.7), by whatever way, as *added* counts show."""
+    """Return how many connections became plain TCP (RFC 8684, 3.7), in whatever way, by the *added* counts."""
     return sum(
         value
         for name, value in added.items()
@@ -56,6 +56,6 @@ def read_protocols() -> dict[str, int]:
 
 
 def mptcp_receive_memory() -> int:
-    """Return the bytes that the MPTCP sockets hold for their readers, most of them out of order (ss -m, ``r``)."""
+    """Return the bytes that MPTCP sockets hold for their readers, most of them out of order (ss -m, ``r``)."""
     shown = subprocess.run(["ss", "-HMnm"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     return sum(map(int, _SKMEM.findall(shown.stdout.decode(errors="replace"))))

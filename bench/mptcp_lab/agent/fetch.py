@@ -1,17 +1,17 @@
-"""Many downloads through the proxy, some at once, by one process: what a phone's browser asks for, timed.
+"""Many timed downloads through the proxy, several at once, by one process, like a phone's browser.
 
-``agent.fetch FILE`` reads from FILE a JSON object: ``proxy`` and ``target``, each ``[address, port]``;
-``kind``; ``at_once``, how many go on at a time; ``files``, a list of ``[name, bytes]``; ``timeout``, seconds for each.
-Kinds: ``get``, a connection for each file, closed by this client when it has it all; ``close``, the same closed by the
-proxy; ``keepalive``, connections that are kept, *at_once* in number; ``connect``, a tunnel for each file and plain HTTP
-in it; ``tls``, the same with TLS in it, the certificate not looked at.
+``agent.fetch FILE`` reads from FILE a JSON object: ``proxy`` and ``target``, each ``[address, port]``; ``kind``;
+``at_once``, the number of parallel downloads; ``files``, a list of ``[name, bytes]``; ``timeout``, seconds for each.
+Kinds: ``get``, a connection for each file, closed by this client when the file is complete; ``close``, the same closed
+by the proxy; ``keepalive``, *at_once* persistent connections; ``connect``, a tunnel for each file with plain HTTP in
+it; ``tls``, the same with TLS in it, without checking the certificate.
 
-The second differs because Linux refuses a join once its user has closed the connection, and the proxy has done so as
-soon as the rest of a small file is in its send buffer.
+``close`` differs because Linux refuses a join once the connection's user has closed it, which the proxy does as soon as
+the rest of a small file is in its send buffer.
 
-It prints a JSON list with one object for each file: when it ``began`` (before the first SYN, of a kept connection the
+It prints a JSON list with one object per file: when it ``began`` (before the first SYN, on a persistent connection the
 request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this host; ``octets`` of
-body; ``error``, null for a file that came whole.
+body; ``error``, null for a complete file.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from typing import Any
 
 MPTCP = getattr(socket, "IPPROTO_MPTCP", 262)
 BLOCK = 1 << 16
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class FetchError(Exception):
-    """What came was not what was asked for."""
+    """The answer was not the expected one."""
 
 
 class Fetcher:
-    """Downloads, each timed."""
+    """Downloads the files, and times each."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
@@ -54,7 +54,6 @@ class Fetcher:
         await asyncio.gather(*(self._work() for _ in range(min(self._order["at_once"], len(self._files)))))
 
     async def _work(self) -> None:
-        """Take one file after the other until none is left."""
         streams: Streams | None = None
         while self._files:
             number, (name, size) = self._files.pop()
@@ -70,7 +69,6 @@ class Fetcher:
             streams[1].close()
 
     async def _fetch(self, streams: Streams | None, name: str, size: int, entry: dict[str, Any]) -> Streams | None:
-        """Download one file; return the connection where it is kept."""
         address, port = self._order["target"]
         host = address if port == 80 else f"{address}:{port}"
         tunnelled = self._order["kind"] in ("connect", "tls")
@@ -98,7 +96,6 @@ class Fetcher:
         return None
 
     async def _connect(self, host: str) -> Streams:
-        """Return a connection to the proxy, or through it, as the kind wants it."""
         address, port = self._order["proxy"]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM, MPTCP)
@@ -124,7 +121,7 @@ def _wake(waiting: asyncio.Future[None]) -> None:
 
 
 async def _connected(connection: socket.socket, address: tuple[str, int]) -> None:
-    """Connect. The event loop's own way asks getaddrinfo(3), which does not know the protocol."""
+    """Connect. The event loop's own way calls getaddrinfo(3), which does not know the protocol."""
     failed = connection.connect_ex(address)
     if failed == errno.EINPROGRESS:
         loop = asyncio.get_running_loop()
@@ -140,7 +137,7 @@ async def _connected(connection: socket.socket, address: tuple[str, int]) -> Non
 
 
 async def _answer(reader: asyncio.StreamReader, wanted: int) -> int:
-    """Read the head of an answer; return its Content-Length, 0 where there is none."""
+    """Read the head of an answer; return its Content-Length, 0 if it has none."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     if head[0].split()[1:2] != [str(wanted)]:
         raise FetchError(head[0])

@@ -1,7 +1,7 @@
-"""The files that an origin serves: bytes that follow from name and size alone, so that every host makes the same.
+"""The files that an origin serves: their bytes depend only on name and size, so that every host makes the same.
 
-``agent.files DIRECTORY NAME=SIZE …`` fills DIRECTORY, which is made where it is missing, and prints a JSON
-object of names and SHA-256s. SIZE is in bytes.
+``agent.files DIRECTORY NAME=SIZE …`` fills DIRECTORY, making it if necessary, and prints a JSON object of names and
+SHA-256s. SIZE is in bytes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 BLOCK = 1 << 20
-"""Bytes that are made, hashed and written at a time."""
+"""Bytes per write."""
 
 
 def write_file(path: Path, size: int) -> str:
-    """Fill *path* with *size* bytes that depend on its name alone; return their SHA-256 in hex."""
+    """Fill *path* with *size* bytes that depend only on its name; return their SHA-256 in hex."""
     digest = hashlib.sha256()
     with path.open("wb") as file:
         for block in range(0, size, BLOCK):

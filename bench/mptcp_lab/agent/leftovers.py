@@ -1,13 +1,13 @@
-"""What servers that were killed left on this host: ``agent.leftovers DIRECTORY PREFIX RUN``.
+"""Clean up after killed agents on this host: ``agent.leftovers DIRECTORY PREFIX RUN``.
 
-Looks at the directories PREFIX… below DIRECTORY. Where the journal of one is not locked, its programs are ended, its
-changes undone, last made first, and the directory is removed. A change whose undoing fails stays in the journal, and
-the journal where it is, so that the next call tries again. A damaged line, which may be a change, is named and stays;
-where it is the first, which says of what boot and network the others are, nothing of that journal is done. Prints a
-JSON object: ``removed``, the directories; ``left``, what could not be undone or removed, or is damaged; ``live``, the
-process ids of servers of other runs than RUN.
+It looks at the directories PREFIX… below DIRECTORY. If a directory's journal is not locked, it ends the programs,
+undoes the changes, last made first, and removes the directory. A change that cannot be undone stays in the journal, and
+the journal stays, so that the next call tries again. A damaged line, which may be a change, is reported and stays; if
+it is the first line, which identifies boot and network of the others, nothing of that journal is done. Prints a JSON
+object: ``removed``, the directories; ``left``, what could not be undone or removed, or is damaged; ``live``, the
+process ids of agents of other runs than RUN.
 
-A directory is believed only if it belongs to the user who asks (root), because its journal is carried out.
+Only directories that belong to the calling user (root) are trusted, because their journals are executed.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .server import remove as remove_directory
 
 
 class Noted(NamedTuple):
-    """What a journal says."""
+    """A parsed journal."""
 
     of: dict[str, Any] | None
-    """Its first line: whose it is; None where that is damaged."""
+    """Its first line, which identifies the run; None if damaged."""
     entries: tuple[dict[str, Any], ...]
-    """Of the others, those that are sound."""
+    """The sound ones of the other lines."""
     damaged: tuple[int, ...]
-    """Numbers of the lines that are not."""
+    """Numbers of the damaged lines."""
 
 
 def noted(journal: Path) -> Noted:
-    """Return what *journal* says; a last line that was cut short says nothing: what it would say was not done yet."""
+    """Parse *journal*; a truncated last line is ignored: its change was not made yet."""
     found = [_entry(line) for line in journal.read_bytes().split(b"\n")[:-1]]
     damaged = tuple(number for number, entry in enumerate(found, 1) if entry is None)
     first = found[0] if found else None
@@ -51,7 +51,7 @@ def noted(journal: Path) -> Noted:
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """Return what *line* says, None where it is damaged."""
+    """Parse *line*; None if damaged."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -65,7 +65,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 
 
 def locked(journal: Path) -> bool:
-    """Say whether the server that writes *journal* lives."""
+    """Return whether the agent that writes *journal* lives."""
     with journal.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +75,7 @@ def locked(journal: Path) -> bool:
 
 
 def end(mark: str) -> None:
-    """End what was started with *mark*: SIGTERM, so that the throttler puts the qdisc back, SIGKILL after a while."""
+    """End what was started with *mark*: SIGTERM, so that the throttler restores the qdisc, later SIGKILL."""
     signalled: set[int] = set()
     deadline = time.monotonic() + GRACE
     while running := marked(mark):
@@ -88,7 +88,7 @@ def end(mark: str) -> None:
 
 
 def remove(directory: Path, found: Noted) -> list[str]:
-    """End and undo what the journal of a dead server says; return what could not be undone or removed."""
+    """End and undo what a dead agent's journal lists; return what could not be undone or removed."""
     end(f"{MARK}={directory}")
     left = [
         f"line {number} of {directory / JOURNAL} is damaged and may be a change: look for it, then remove {directory}"
@@ -101,7 +101,7 @@ def remove(directory: Path, found: Noted) -> list[str]:
         elif "undone" in entry:
             changes.pop(entry["undone"], None)
     with (directory / JOURNAL).open("r+b", buffering=0) as journal:
-        # What is noted now begins a line: behind one that was cut short it would be part of that.
+        # New notes must begin a line: appended to a truncated one they would be part of it.
         journal.truncate(journal.seek(journal.read().rfind(b"\n") + 1))
         for number in sorted(changes, reverse=True):
             try:
@@ -115,7 +115,7 @@ def remove(directory: Path, found: Noted) -> list[str]:
 
 
 def _note(journal: io.FileIO, line: bytes) -> None:
-    """Write *line* at the end of *journal*, or nothing: a full disk must not keep other changes from being undone."""
+    """Append *line* to *journal*, or nothing: a full disk must not prevent the undoing of other changes."""
     end = journal.seek(0, os.SEEK_END)
     written = 0
     with suppress(OSError):
@@ -137,7 +137,7 @@ def main(arguments: list[str]) -> int:
                 continue
             is_locked, found = locked(journal), noted(journal)
         except FileNotFoundError:
-            # Its server ended meanwhile, and took it along.
+            # Its agent ended meanwhile, and removed it.
             continue
         if is_locked:
             if found.of and found.of["run"] != run_id and found.of["network"] == here["network"]:
@@ -150,7 +150,7 @@ def main(arguments: list[str]) -> int:
             )
             continue
         if found.of["boot"] != here["boot"]:
-            # What it did went with the boot in which it did it.
+            # Its changes vanished with the boot in which they were made.
             failures = remove_directory(directory, keep_journal=False)
         elif found.of["network"] == here["network"]:
             failures = remove(directory, found)

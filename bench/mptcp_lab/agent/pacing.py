@@ -1,4 +1,4 @@
-"""Something that is done at a steady pace, beside what is measured: reading counters."""
+"""Call a function at a steady pace, in parallel to a measurement: reading counters."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from collections.abc import Callable
 
 
 class Paced:
-    """Calls *take* every *interval* seconds, from :meth:`start` to :meth:`stop`, in a thread of its own."""
+    """Calls *take* every *interval* seconds, from :meth:`start` to :meth:`stop`, in its own thread."""
 
     def __init__(self, take: Callable[[], None], interval: float) -> None:
         self.error: Exception | None = None
-        """With which *take* failed, and was not called again."""
+        """The error of *take*, after which it is not called again."""
         self._take, self._interval = take, interval
         self._stop = threading.Event()
         self._due = 0.0
         self._thread = threading.Thread(target=self._run, name="paced", daemon=True)
 
     def start(self, first: float | None = None) -> None:
-        """Call it now, and then at the pace; what the first call raises is raised.
-
-        With *first*, a time as time.monotonic(), the first call is made then, in the thread as all others.
-        """
+        """Call *take* now, raising its error, or at *first* (time.monotonic()) in the thread, and then at the pace."""
         self._due = time.monotonic() if first is None else first - self._interval
         if first is None:
             self._take()
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the last call end, where it was started."""
+        """Wait for the last call, if the thread was started."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -37,7 +34,7 @@ class Paced:
     def _run(self) -> None:
         try:
             while True:
-                # From the start, not from the last call: lateness must not add up.
+                # From the start, not from the last call: delays must not add up.
                 self._due += self._interval
                 if self._stop.wait(max(0.0, self._due - time.monotonic())):
                     return

@@ -1,4 +1,4 @@
-"""Processes of this host: the mounts that one of them alone sees, and who descends from whom.
+"""Processes of this host: private mounts, and process trees.
 
 Used by the testbed's namespaces and by ``server`` on hosts reached by ssh, so that a program finds the same on both.
 """
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 TMPFS = "tmpfs"
-"""In place of a source directory: an empty file system of the process's own."""
+"""In place of a source directory: a private empty file system."""
 
 
 class MountError(Exception):
@@ -28,10 +28,10 @@ def nearest_existing(target: Path) -> Path:
 
 
 def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
-    """Return shell commands that make *mounts* (target to source) and become the program in ``"$@"``.
+    """Return shell commands that make *mounts* (target to source) and exec the program in ``"$@"``.
 
-    They run in a mount namespace of their own. Where a target does not exist, a tmpfs is laid over the
-    closest directory that does, so that nothing has to be made on the host. A file may be laid over a file.
+    They run in their own mount namespace. If a target does not exist, a tmpfs covers the closest existing directory, so
+    that nothing has to be made on the host. A file may cover a file.
     """
     lines = ["set -e"]
     covered: set[Path] = set()
@@ -53,7 +53,7 @@ def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
 
 
 def with_mounts(argv: list[str], mounts: Mapping[str, str | os.PathLike[str]]) -> list[str]:
-    """Return *argv* made to run where it alone sees *mounts*; its process id is that of the whole."""
+    """Return *argv* wrapped to run with private *mounts*; the wrapper's process id is the program's."""
     return ["unshare", "--mount", "sh", "-c", mount_script(mounts), "sh", *argv] if mounts else argv
 
 
@@ -62,7 +62,7 @@ def descendants(pid: int) -> tuple[int, ...]:
     children: dict[int, list[int]] = {}
     for process in _processes():
         with suppress(OSError):
-            # proc(5): the name in parentheses may hold anything; state and parent follow the last one.
+            # proc(5): the name in parentheses may contain anything; state and parent follow the last parenthesis.
             parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(process)
     found: list[int] = []
@@ -75,7 +75,7 @@ def descendants(pid: int) -> tuple[int, ...]:
 
 
 def marked(mark: str) -> tuple[int, ...]:
-    """Return the ids of the processes that were started with *mark*, ``NAME=value``, in their environment."""
+    """Return the ids of the processes started with *mark*, ``NAME=value``, in their environment."""
     found = []
     for process in _processes():
         with suppress(OSError):
@@ -85,8 +85,8 @@ def marked(mark: str) -> tuple[int, ...]:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL for *pid* and all its offspring."""
-    # First nobody may go on: a parent replaces a child that was killed before it, and that one would be nobody's.
+    """SIGKILL *pid* and all its descendants."""
+    # Stop all first: a parent could replace a child that was killed before it, and the new one would be orphaned.
     stopped: set[int] = set()
     while found := {pid, *descendants(pid)} - stopped:
         for each in found:

@@ -1,7 +1,7 @@
-"""How busy this host's processors were between two moments: proc(5) stat, and pressure stall information; by whom.
+"""How busy this host's processors were between two readings of proc(5) stat and pressure stall information.
 
-Time may be taken from outside (stolen by the hypervisor for other guests) or by other programs, for whose turns ours
-wait. Both make every rate less than what the links would carry. What our own programs took is no excuse for them.
+The hypervisor may steal time for other guests, and other programs may take it while ours wait. Both lower every rate
+below what the links would carry. Time taken by our own programs is no excuse.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ PRESSURE = Path("/proc/pressure/cpu")
 _SOME = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
 _PROCESSOR = re.compile(r"cpu\d+ ")
 _COUNTED = 8
-"""Fields of /proc/stat's first line that add up to all time: those behind them are in ``user`` and ``nice`` already."""
+"""Leading fields of /proc/stat that sum to all time; later ones are already part of ``user`` and ``nice``."""
 _IDLE, _WAITING_FOR_DISK, _STOLEN = 3, 4, 7
 _PROGRAMS = 3
-"""Of these, what programs took comes first: user, nice, system. Interrupts are nobody's."""
+"""Leading fields that programs used: user, nice, system. Interrupts belong to no program."""
 _TICK = os.sysconf("SC_CLK_TCK")
-"""Ticks in a second."""
 _SCHEDULER = 2
-"""Of a process's clocks, that of the scheduler: user and system time together, in nanoseconds."""
+"""Clock type of the scheduler: a process's user and system time, in nanoseconds."""
 
 MOST_STOLEN = 0.05
 MOST_WAITING = 0.5
 MOST_OTHERS = 0.25
-"""Shares of the time beyond which rates say as much of the machine as of what was to be measured."""
+"""Shares of the time beyond which rates say as much about the machine as about the measured thing."""
 
 
 @dataclass(frozen=True)
@@ -41,39 +40,39 @@ class Reading:
     """The kernel's counters at one moment."""
 
     time: float
-    """Seconds, of a clock that does not jump."""
+    """Seconds, monotonic."""
     ticks: tuple[int, ...]
-    """Of all processors together: the fields of /proc/stat."""
+    """Fields of /proc/stat, of all processors together."""
     waited: int | None
-    """Microseconds in which some program waited for a processor; None where the kernel does not count them."""
+    """Microseconds in which some program waited for a processor; None if the kernel does not count them."""
     each: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The same fields of each processor, by its name: ``cpu0``."""
+    """The same fields by processor: ``cpu0``."""
     own: float | None = None
-    """Seconds that our own programs took; None where they were not asked for."""
+    """Seconds that our own programs used; None if not asked for."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the processors' time was spent on between two readings, as shares of it."""
+    """How the processors' time was used between two readings, as shares."""
 
     stolen: float
     idle: float
     waiting: float | None
-    """The share of the time in which some program waited for a processor; None where that is not counted."""
+    """Share of the time in which some program waited for a processor; None if not counted."""
     others: float | None = None
-    """Taken by programs that are not our own; None where that is not known."""
+    """Used by programs that are not ours; None if unknown."""
     least_idle: float | None = None
-    """:attr:`idle` of the busiest processor alone: a program that fills one has it full, however many there are.
+    """:attr:`idle` of the busiest processor: a single busy program fills one, however many there are.
 
-    It may be more where a program that never sleeps was moved meanwhile. None where the kernel lists no processors.
+    It may be more if a program that never sleeps moved between processors. None if the kernel lists no processors.
     """
 
     @property
     def busy(self) -> bool:
-        """Whether a rate that was missed meanwhile may be the machine's fault.
+        """Whether the machine may be at fault for a missed rate.
 
-        Programs that wait, and processors that are never idle, say nothing of whose fault that is: our own may have
-        taken all there was.
+        Waiting programs and processors that are never idle do not say whose fault it is: our own may have used
+        everything.
         """
         waited = self.waiting is None or self.waiting > MOST_WAITING
         contended = waited and self.others is not None and self.others > MOST_OTHERS
@@ -86,10 +85,7 @@ class Usage:
 
 
 def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
-    """Return the reading of the texts of /proc/stat and /proc/pressure/cpu; ValueError where they are not these.
-
-    *own* is the seconds that our own programs took.
-    """
+    """Parse /proc/stat and /proc/pressure/cpu; *own*: our programs' seconds. Raises ValueError for another *stat*."""
     name, *fields = stat.split("\n", 1)[0].split()
     if name != "cpu" or len(fields) < _COUNTED:
         raise ValueError(f"{STAT}: its first line is not that of all processors: {stat[:80]!r}")
@@ -100,7 +96,7 @@ def parse(moment: float, stat: str, pressure: str | None, own: float | None = No
 
 
 def usage(before: Reading, after: Reading) -> Usage:
-    """Return what happened between two readings; of two that are too close, nothing did."""
+    """Return the usage between two readings; idle if they are too close."""
     ticks = _passed(before.ticks, after.ticks)
     total, seconds = sum(ticks), after.time - before.time
     if total <= 0 or seconds <= 0:
@@ -110,9 +106,9 @@ def usage(before: Reading, after: Reading) -> Usage:
         waiting = (after.waited - before.waited) / 1e6 / seconds
     others = None
     if before.own is not None and after.own is not None:
-        # A process's time is exact and a processor's is counted in ticks: the difference may be less than nothing.
+        # A process's time is exact and a processor's is counted in ticks: the difference may be negative.
         others = max(0.0, sum(ticks[:_PROGRAMS]) - (after.own - before.own) * _TICK) / total
-    # One that was switched off, or on, meanwhile is not among both.
+    # A processor that was switched off or on meanwhile is in only one reading.
     passed = (_passed(before.each[name], after.each[name]) for name in before.each if name in after.each)
     least = min((_idle(each) for each in passed if sum(each) > 0), default=None)
     return Usage(ticks[_STOLEN] / total, _idle(ticks), waiting, others, least)
@@ -128,7 +124,7 @@ def _idle(ticks: list[int]) -> float:
 
 
 def read(own: int | None = None) -> Reading:
-    """Read this host's counters now; our own programs are process *own*, all below it, and those of them that ended."""
+    """Read this host's counters; our own programs are process *own* with all its descendants, ended ones too."""
     pressure = None
     with suppress(OSError):  # a kernel without CONFIG_PSI, or booted with psi=0
         pressure = PRESSURE.read_text()
@@ -137,10 +133,10 @@ def read(own: int | None = None) -> Reading:
 
 
 def process_seconds(pid: int, *, ended: bool = False) -> float:
-    """Return the processor time of process *pid*, with its threads; with that of processes *ended* below it, too.
+    """Return the processor time of process *pid* with its threads; with *ended* also that of its ended children.
 
-    Its own is exact: clock_getcpuclockid(3). Of those that ended the kernel gives ticks, proc(5); they are counted
-    once their parent has waited for them, and as long as that lives.
+    Its own time is exact: clock_getcpuclockid(3). For ended children the kernel counts ticks, proc(5), from when their
+    parent waited for them and as long as it lives.
 
     :raises OSError: there is no such process
     """
@@ -152,7 +148,7 @@ def process_seconds(pid: int, *, ended: bool = False) -> float:
 
 
 def tree_seconds(pid: int, *, ended: bool = False) -> float:
-    """Return the same of *pid* and its children together."""
+    """Return :func:`process_seconds` of *pid* and its descendants together."""
     total = 0.0
     for each in (pid, *descendants(pid)):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Removing directories, by name of what stays."""
+"""Remove files and directories, and name what stays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def removed(path: Path) -> str | None:
-    """Remove the file or the directory *path*, with all in it; return what stays and why, None where nothing does."""
+    """Remove the file or the directory tree *path*; return what stays and why, None if nothing does."""
     failures: list[str] = []
 
     def note(function: Callable[..., Any], failed: str, raised: tuple[type, BaseException, Any]) -> None:
@@ -23,8 +23,8 @@ def removed(path: Path) -> str | None:
             path.unlink(missing_ok=True)
         except OSError as error:
             failures.append(_why(str(path), error))
-    # The first has the reason: a directory that cannot be removed because of what is in it comes after that. What went
-    # by itself meanwhile does not stay.
+    # The first failure has the reason: failures of the directories above follow from it. What vanished by itself
+    # meanwhile does not stay.
     return failures[0] if failures and os.path.lexists(path) else None
 
 

@@ -1,15 +1,15 @@
-"""What a driver has on a host reached by ssh: its programs, its changes and its files, for as long as it lives.
+"""The driver's agent on a host reached by ssh: it owns the run's programs, changes and files while it lives.
 
-The driver talks to one such process on each host: requests on its standard input and answers on its standard output,
-a JSON object on a line each. When the input ends, because the driver is done, was killed or lost its network, the
-programs are ended (SIGTERM, SIGKILL after ``GRACE`` seconds, with all that they started), the changes are undone, last
-made first, and the directory is removed. So nothing of a run outlives its driver, unless undoing a change fails, or
-removing the directory: then the journal stays, and says so to ``leftovers``.
+The driver talks to one such process on each host: requests on its standard input, answers on its standard output, one
+JSON object a line. When the input ends (the driver is done, was killed or lost its network), the agent ends the
+programs (SIGTERM, SIGKILL after ``GRACE`` seconds, with all that they started), undoes the changes, last made first,
+and removes the directory. So nothing of a run outlives its driver, unless undoing a change or removing the directory
+fails: then the journal stays and tells ``leftovers``.
 
-A journal in the directory, locked as long as this process lives, has every change before it is made; from it, and from
-the mark that every program carries in its environment, ``leftovers`` does the same for a server that was killed itself.
+The journal in the directory, locked while this process lives, has every change before it is made. If the agent itself
+was killed, ``leftovers`` cleans up from the journal and from the mark in every program's environment.
 
-Requests have ``do`` and ``id``; the answer has the same ``id``, and ``error`` where it failed:
+Requests have ``do`` and ``id``; the answer has the same ``id``, and ``error`` if the request failed:
 
 =========  ====================================  ==========================================================
 ``do``     fields                                answer
@@ -44,30 +44,30 @@ from .processes import MountError, descendants, kill_tree, with_mounts
 from .removal import removed
 
 GRACE = 10.0
-"""Seconds that the programs have to end by themselves."""
+"""Seconds for the programs to end by themselves."""
 BEAT = 30.0
-"""Seconds between lines without meaning: on a dead connection they end it, by TCP's own timeout, tcp(7)."""
+"""Seconds between empty lines. On a dead connection they make TCP time out, tcp(7), which ends it."""
 UNDOING = 60.0
-"""Seconds that undoing one change may take when the driver is gone."""
+"""Seconds to undo one change when the driver is gone."""
 JOURNAL = "journal"
 MARK = "MPTCP_BENCH_RUN"
-"""Environment variable of all that is started, with the run's directory: so ``leftovers`` knows it again."""
+"""Environment variable of every started program, with the run's directory: ``leftovers`` finds programs by it."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
 
 
 class Refused(Exception):
-    """A request that failed, in words for the driver."""
+    """A failed request, worded for the driver."""
 
 
 def boot_and_network() -> dict[str, str]:
-    """Return what distinguishes this boot and this network namespace from all others, as far as anything does."""
+    """Return what distinguishes this boot and this network namespace from others, as far as possible."""
     return {"boot": BOOT_ID.read_text().strip(), "network": os.readlink("/proc/self/ns/net")}
 
 
 def run(argv: list[str], text: str | None, timeout: float) -> tuple[int, str, str]:
-    """Run a command to its end; where it takes longer than *timeout* seconds, end it and raise :class:`Refused`."""
+    """Run a command to its end; after *timeout* seconds, end it and raise :class:`Refused`."""
     try:
         child = subprocess.Popen(
             argv,
@@ -88,7 +88,7 @@ def run(argv: list[str], text: str | None, timeout: float) -> tuple[int, str, st
 
 
 def undo(argv: list[str], timeout: float) -> None:
-    """Run a command that undoes a change; raise :class:`Refused` where it fails."""
+    """Run a command that undoes a change; raise :class:`Refused` if it fails."""
     code, out, err = run(argv, None, timeout)
     if code != 0:
         raise Refused(_exit(code, out, err))
@@ -97,11 +97,10 @@ def undo(argv: list[str], timeout: float) -> None:
 def remove(directory: Path, *, keep_journal: bool) -> list[str]:
     """Remove the directory of a run, and return what stays and why.
 
-    Where something does, or its changes are not all undone, by *keep_journal*, the journal stays: ``leftovers`` finds
+    The journal stays if something else does, or if *keep_journal* says that a change is not undone: ``leftovers`` finds
     the directory by it.
     """
     journal = directory / JOURNAL
-    # Whatever is gone already need not be removed.
     if not directory.exists():
         return []
     others = sorted(set(directory.iterdir()) - {journal})
@@ -134,7 +133,7 @@ def _end_of(output: bytes) -> str:
 
 
 class Server:
-    """Programs and changes, from a driver's requests to their end."""
+    """Runs programs and changes for a driver's requests, and cleans up at the end."""
 
     def __init__(self, directory: Path, run_id: str, answers: IO[bytes]) -> None:
         self.directory = directory
@@ -144,7 +143,7 @@ class Server:
         self._changing = threading.Lock()
         self._programs: dict[int, subprocess.Popen[bytes]] = {}
         self._under_way: list[threading.Thread] = []
-        """Of requests that take their time."""
+        """Threads of slow requests."""
         self._changes: dict[int, list[str]] = {}
         self._count = 0
         self._journal = (directory / JOURNAL).open("a")
@@ -152,7 +151,7 @@ class Server:
         self._note({"run": run_id, "pid": os.getpid(), **boot_and_network()})
 
     def answer(self, line: dict[str, Any]) -> None:
-        with self._writing, suppress(OSError):  # nobody may be left to listen
+        with self._writing, suppress(OSError):  #  # the driver may be gone
             self._answers.write(json.dumps(line).encode() + b"\n")
             self._answers.flush()
 
@@ -162,11 +161,11 @@ class Server:
             self._journal.flush()
 
     def serve(self, requests: IO[bytes]) -> None:
-        """Do what *requests* ask for until they end."""
+        """Serve *requests* until they end."""
         for line in requests:
             request = json.loads(line)
             if request["do"] in ("run", "change", "undo"):
-                # These take their time, and others must not wait for them.
+                # These are slow, and others must not wait for them.
                 thread = threading.Thread(target=self._respond, args=(request,), daemon=True)
                 thread.start()
                 self._under_way = [each for each in (*self._under_way, thread) if each.is_alive()]
@@ -181,7 +180,7 @@ class Server:
         except OSError as error:
             found = {"error": f"{error.filename or request['do']}: {error.strerror}"}
         except Exception as error:
-            # Whatever it is, the driver must not wait for an answer for ever.
+            # Whatever the error is, the driver must not wait for ever.
             found = {"error": f"{type(error).__name__}: {error}"}
         self.answer({"id": request["id"], **found})
 
@@ -240,7 +239,7 @@ class Server:
         with self._changing:
             self._count += 1
             number = self._count
-            # Before it is made: undoing what was not done is harmless, the reverse is not.
+            # Before the change is made: undoing what was not done is harmless, the reverse is not.
             self._changes[number] = request["undo"]
             self._note({"change": number, "undo": request["undo"]})
             code, out, err = run(request["argv"], None, request["timeout"])
@@ -257,14 +256,14 @@ class Server:
 
     def _undo(self, number: int, timeout: float) -> None:
         undo(self._changes[number], timeout)
-        # Not before: what could not be undone is tried again at the end, and by ``leftovers``.
+        # Not before: a failed undo is tried again at the end, and by ``leftovers``.
         del self._changes[number]
-        # A full disk must not keep the others from being undone; undoing this one again does no harm.
+        # A full disk must not prevent the other undos; undoing this one again is harmless.
         with suppress(OSError):
             self._note({"undone": number})
 
     def end(self) -> list[str]:
-        """End the programs, undo the changes, remove the directory; return what could not be done."""
+        """End the programs, undo the changes, remove the directory; return what failed."""
         left = []
         for program in self._programs.values():
             if program.poll() is None:
@@ -283,9 +282,9 @@ class Server:
         return left + remove(self.directory, keep_journal=bool(left))
 
     def _kill_offspring(self) -> None:
-        """Kill all that runs below this process: what the programs left behind has become our own offspring.
+        """Kill everything below this process: as subreaper it inherits what the programs left behind.
 
-        A request that came just before the end may yet start something: it is waited for, up to ``GRACE`` seconds.
+        A request that came just before the end may yet start something: wait for it, up to ``GRACE`` seconds.
         """
         deadline = time.monotonic() + GRACE
         while True:
@@ -299,14 +298,14 @@ class Server:
 
 
 def main(directory: str, run_id: str) -> int:
-    """Do what the driver asks for, below *directory*, until its requests end."""
-    # sshd gives root /usr/bin:/bin and not much more.
+    """Serve the driver's requests, below *directory*, until they end."""
+    # sshd gives root little more than /usr/bin:/bin.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
     os.environ[MARK] = directory
     os.umask(0o022)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    # Neither a program nor a stray print() may write into the conversation.
+    # Neither a program nor a stray print() may write into the protocol.
     sys.stdout = sys.stderr
     try:
         server = Server(Path(directory), run_id, answers)
@@ -325,7 +324,7 @@ def main(directory: str, run_id: str) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, over)
-    # Written to a driver that is gone, an answer is an error to be passed over.
+    # An answer to a driver that is gone must raise an error, not kill us.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     threading.Thread(target=beat, daemon=True).start()
     server.answer({"ready": directory, "pid": os.getpid()})
@@ -334,5 +333,5 @@ def main(directory: str, run_id: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     server.answer({"left": server.end()})
-    # The threads that wait for commands, now killed, need no waiting for.
+    # Do not wait for the threads of the killed commands.
     os._exit(0)

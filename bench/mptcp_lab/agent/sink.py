@@ -1,6 +1,6 @@
-"""A web server that discards what is sent to it: ``python -m mptcp_lab.agent.sink PORT``.
+"""A web server that discards uploads: ``python -m mptcp_lab.agent.sink PORT``.
 
-Answers every PUT with 200 once all of its body has come. Apache would need WebDAV for it.
+It answers every PUT with 200 once the whole body has come. Apache would need WebDAV for that.
 """
 
 from __future__ import annotations

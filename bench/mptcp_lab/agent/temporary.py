@@ -1,4 +1,4 @@
-"""Where the directory of a run is made, on this host or on one that is reached by ssh."""
+"""Where a run's directory is made, here or on a host reached by ssh."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def parent_directory() -> str:
-    """Return the temporary directory, or /tmp where other users cannot enter that.
+    """Return the temporary directory, or /tmp if other users cannot enter that.
 
-    Apache's and Squid's workers run as other users. TMPDIR may be one user's alone (libpam-tmpdir makes such).
+    Apache's and Squid's workers run as other users. TMPDIR may be private to one user (libpam-tmpdir).
     """
     directory = Path(tempfile.gettempdir()).resolve()
     open_to_others = all(each.stat().st_mode & 0o001 for each in (directory, *directory.parents))

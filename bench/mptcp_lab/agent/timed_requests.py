@@ -1,8 +1,7 @@
-"""Requests one after another, each on a connection of its own: ``agent.timed_requests COUNT PROXY PORT ORIGIN``.
+"""Requests one after another, each on its own connection: ``agent.timed_requests COUNT PROXY PORT ORIGIN``.
 
-By Multipath TCP, GET of ``/file``. Prints a JSON object: ``seconds``, from connect(2) to the end of the answer, of each
-request that was answered with status 200; ``failed``, how many were not; ``multipath``, how many connections did not
-fall back to TCP.
+They are GETs of ``/file`` by MPTCP. It prints a JSON object: ``seconds``, from connect(2) to the end of the answer, of
+each request with status 200; ``failed``, the number of others; ``multipath``, the connections that did not fall back.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _PATIENCE = 60.0
 
 
 def _is_multipath(connection: socket.socket) -> bool:
-    """Say whether *connection* has not fallen back: of one that has, the kernel knows no MPTCP_INFO (EOPNOTSUPP)."""
+    """Return whether *connection* has not fallen back: after a fallback MPTCP_INFO fails (EOPNOTSUPP)."""
     try:
         connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)
     except OSError:
@@ -30,7 +29,7 @@ def _is_multipath(connection: socket.socket) -> bool:
 
 
 def main() -> None:
-    """Ask, and say how long it took."""
+    """Send the requests, and print their times."""
     count, proxy, port, origin = sys.argv[1:]
     request = f"GET http://{origin}/file HTTP/1.1\r\nHost: {origin}\r\nConnection: close\r\n\r\n".encode()
     seconds = []

@@ -1,10 +1,9 @@
 """One download on the client, watched: ``agent.transfer SPECIFICATION RESULT``.
 
-SPECIFICATION is a JSON object: ``argv``, a program that writes what it downloads to its standard output;
-``devices``, whose received bytes are sampled; ``interval`` in seconds; ``memory``, whether to sample the memory of
-MPTCP sockets too; ``timeout`` in seconds. The file RESULT gets a JSON object with the fields of
-``transfer.Observation``. Samples and download are on one clock, that of this host, and nothing is sent to the driver
-while it measures.
+SPECIFICATION is a JSON object: ``argv``, a program that writes its download to its standard output; ``devices``, whose
+received bytes are sampled; ``interval`` in seconds; ``memory``, whether to sample the memory of MPTCP sockets too;
+``timeout`` in seconds. The file RESULT gets a JSON object with the fields of ``transfer.Observation``. Samples and
+download use one clock, this host's, and nothing is sent to the driver while measuring.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from . import counters
 from .pacing import Paced
 
 LEAD = 0.3
-"""Seconds sampled before the download begins and after it has ended."""
+"""Seconds sampled before and after the download."""
 JOINED = "MPTcpExtMPJoinSynAckRx"
 CHUNK = 1 << 18
 
 
 class Sampler:
-    """Reads the counters at a steady pace until it is asked to stop."""
+    """Samples the counters at a steady pace until stopped."""
 
     def __init__(self, devices: list[str], interval: float, memory: bool) -> None:
         self.samples: list[tuple[float, list[int], int]] = []
-        """Seconds, bytes received by each device, joins seen."""
+        """Seconds, received bytes by device, joins."""
         self.memory: list[tuple[float, int]] = []
         self._devices, self._with_memory = devices, memory
         self._joins_before = counters.read_protocols().get(JOINED, 0)
@@ -43,7 +42,7 @@ class Sampler:
     def _take(self) -> None:
         seen = counters.read_devices()
         now = time.monotonic()
-        # Once one has joined there is nothing left to learn from the longer of the two files.
+        # After a join the longer of the two files has nothing new.
         if not self._joins:
             self._joins = counters.read_protocols().get(JOINED, 0) - self._joins_before
         self.samples.append((now, [seen[d][0] for d in self._devices], self._joins))
@@ -52,7 +51,7 @@ class Sampler:
 
 
 def download(argv: list[str], timeout: float) -> dict[str, Any]:
-    """Run *argv* and hash what it writes; it is killed after *timeout* seconds."""
+    """Run *argv* and hash its output; it is killed after *timeout* seconds."""
     digest, octets = hashlib.sha256(), 0
     started = time.monotonic()
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -60,7 +59,7 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
         output, complaints = process.stdout.fileno(), process.stderr
         assert complaints is not None
         errors: list[bytes] = []
-        # Read beside the output: a client that says more than a pipe holds would wait for ever.
+        # Read in parallel: a client that writes more than a pipe holds would block for ever.
         reader = threading.Thread(target=lambda: errors.append(complaints.read()), daemon=True)
         reader.start()
         guard = threading.Timer(timeout, process.kill)
@@ -87,7 +86,7 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
 
 
 def observe(specification: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that is known of one download; times are seconds since it was started."""
+    """Return all observations of one download; times are seconds since its start."""
     sampler = Sampler(specification["devices"], specification["interval"], specification["memory"])
     before = counters.read_protocols()
     sampler.paced.start()

@@ -1,10 +1,10 @@
-"""Connections that ask for nothing more: ``agent.waiting_connections KIND COUNT PROXY PORT ORIGIN ADDRESS...``.
+"""Idle connections: ``agent.waiting_connections KIND COUNT PROXY PORT ORIGIN ADDRESS...``.
 
-*KIND*: ``slow-headers`` begin a request and never end it; ``keep-alives`` have got one answer, to a GET of ``/file``;
-``tunnels`` have got theirs, to CONNECT. Every second one is by Multipath TCP. They come from each *ADDRESS* in turn.
+*KIND*: ``slow-headers`` begin a request and never end it; ``keep-alives`` have got an answer to a GET of ``/file``;
+``tunnels`` have got an answer to CONNECT. Every second connection uses MPTCP. They come from each *ADDRESS* in turn.
 
-When all were opened, a line on stdout: a JSON object with how many got each status, and how many were ``refused``.
-Upon each SIGUSR1 another: ``standing``, how many the proxy has not closed.
+When all are opened, it prints a JSON object with the number of connections by status, and ``refused``. After each
+SIGUSR1 it prints another: ``standing``, the number that the proxy has not closed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def _say(values: object) -> None:
 
 
 def main() -> None:
-    """Open them, answer each SIGUSR1, until killed."""
+    """Open the connections, and answer each SIGUSR1, until killed."""
     kind, count, proxy, port, origin, *addresses = sys.argv[1:]
-    # Those that come before all are open wait.
+    # Signals that come before all are open stay pending.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

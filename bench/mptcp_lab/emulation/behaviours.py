@@ -1,7 +1,7 @@
-"""What middleboxes do, by name, as ``native/middlebox/behaviours.c`` knows it.
+"""The behaviours of middleboxes, by name, as in ``native/middlebox/behaviours.c``.
 
-After Hesmans et al., "Are TCP Extensions Middlebox-proof?", HotMiddlebox 2013, Table 1 and 4.2; duplicating and
-reordering besides.
+From Hesmans et al., "Are TCP Extensions Middlebox-proof?", HotMiddlebox 2013, Table 1 and 4.2, plus duplicating and
+reordering.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ BEHAVIOURS = {
     "duplicate": "every segment comes twice",
     "reorder": "one of ten segments is overtaken by three",
 }
-"""What each does, by its name."""
 SHORT_ADDRESS, LONG_ADDRESS = "10,77,1,2,", "192,168,100,200,"
-"""What the ALGs translate into each other."""
+"""The ALGs translate these into each other."""
 COALESCED_MTU = 3200
-"""Bytes: what a path needs towards the receiver for two full segments to become one."""
+"""Bytes: a path needs this MTU towards the receiver for two full segments to become one."""

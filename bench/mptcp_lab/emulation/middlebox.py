@@ -1,7 +1,7 @@
-"""A middlebox on a path, in the words of our program: its behaviours, its arguments, its rules. Pure.
+"""A middlebox on a path: the arguments and rules of our program. Pure.
 
-The program (``native/middlebox/``) gets the IPv4 packets with TCP that the hop forwards, both ways, and sends on what
-the box makes of them; IPv6 passes untouched. Where the path has delay or loss too, these come after the box.
+The program (``native/middlebox/``) gets the IPv4 TCP packets that the hop forwards, both ways, and sends on what the
+box makes of them; IPv6 passes untouched. The path's delay and loss come after the box.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ def arguments(behaviour: str) -> tuple[str, ...]:
 
 
 def rules(devices: dict[str, str]) -> tuple[Rules, ...]:
-    """Return what to try, best first, to hand what is forwarded to the program.
-
-    *devices* maps directions to sending devices.
-    """
+    """Return the rules to try, best first, that queue forwarded packets; *devices*: sending devices by direction."""
     forwarded = "; ".join(
         [
             "type filter hook forward priority mangle",

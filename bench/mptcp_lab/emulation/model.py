@@ -1,4 +1,4 @@
-"""What a path does to the packets that cross it, one direction at a time: as data, checked when made.
+"""How a path treats packets, one direction at a time: as data, checked when made.
 
 Rates are integer bits per second as tc-tbf(8) counts them (IP packet plus 14 bytes), times integer microseconds,
 probabilities floats from 0 to 1.
@@ -12,7 +12,7 @@ from hashlib import blake2b
 from .behaviours import BEHAVIOURS
 
 QUEUE_LENGTH = 65_536
-"""Packets that may be under way in one direction at once, not counting those that wait for their turn at the rate."""
+"""Packets in flight in one direction, not counting those queued for the rate."""
 
 
 class PathError(ValueError):
@@ -26,7 +26,7 @@ def _probability(name: str, value: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UniformLoss:
-    """Each packet is lost with the same probability, whatever became of the others."""
+    """Independent loss of each packet with the same probability."""
 
     probability: float
 
@@ -59,7 +59,7 @@ class GilbertElliott:
 
     @property
     def mean(self) -> float:
-        """The share of packets lost in the long run."""
+        """Long-run share of lost packets."""
         bad = self.p / (self.p + self.r)
         return bad * self.one_minus_h + (1 - bad) * self.one_minus_k
 
@@ -69,20 +69,20 @@ Loss = UniformLoss | GilbertElliott
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One direction of a path. A packet is first delayed or lost, then waits for its turn at *rate*."""
+    """One direction of a path. A packet is first delayed or lost, then queued for *rate*."""
 
     rate: int | None = None
-    """Bits per second; None leaves it unshaped."""
+    """Bits per second; None: unshaped."""
     delay: int = 0
     """Microseconds."""
     jitter: int = 0
-    """Microseconds: the delay is drawn evenly from delay ± jitter; packets keep their order all the same.
+    """Microseconds: the delay is drawn evenly from delay ± jitter; packets keep their order.
 
     A packet waits for the one before it: the closer they follow each other, the nearer is the delay to delay + jitter.
     """
     loss: Loss | None = None
     queue_ms: int = 50
-    """How long a packet may wait for its turn at *rate*; the queue is drop-tail."""
+    """Longest time in the drop-tail queue for *rate*."""
     mtu: int = 1500
     """Of the device that sends in this direction."""
 
@@ -98,20 +98,21 @@ class Direction:
 
     @property
     def impaired(self) -> bool:
-        """Whether there is more to it than a rate."""
+        """Whether it does more than limit the rate."""
         return bool(self.delay or self.loss is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedPath:
-    """A path between client and core, with a router of its own that does to packets what *down* and *up* say."""
+    """A path between client and core through its own router, which treats packets as *down* and *up* say."""
 
     name: str
     down: Direction = field(default_factory=Direction)
     """Towards the client."""
     up: Direction = field(default_factory=Direction)
     middlebox: str | None = field(default=None, kw_only=True)
-    """What a middlebox at the hop does to TCP segments, both ways, before delay and loss: ``behaviours.BEHAVIOURS``."""
+    """Behaviour of a middlebox at the hop on TCP segments, both ways, before delay and loss:
+    ``behaviours.BEHAVIOURS``."""
 
     def __post_init__(self) -> None:
         if self.middlebox is not None and self.middlebox not in BEHAVIOURS:
@@ -119,19 +120,19 @@ class EmulatedPath:
 
     @property
     def rtt(self) -> int:
-        """Microseconds without any queue."""
+        """Microseconds, without queueing."""
         return self.down.delay + self.up.delay
 
     @property
     def mtu(self) -> int:
-        """What the devices at both ends must be able to take."""
+        """What the devices at both ends must support."""
         return max(self.down.mtu, self.up.mtu)
 
 
 def seed_of(seed: int, *names: str) -> int:
-    """Return the seed, 64 bits, of one generator: *names* says of which path, direction and impairment.
+    """Return the 64-bit seed of one generator; *names* are its path, direction and impairment.
 
-    Each has its own, so that what one path loses does not depend on what crosses another.
+    Each has its own, so that one path's losses do not depend on another's packets.
     """
     text = "/".join((str(seed), *names))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -1,8 +1,8 @@
-"""A direction of a path in the words of tc-netem(8), for kernels that have it. Pure.
+"""Arguments of tc-netem(8) for a direction of a path, for kernels that have it. Pure.
 
-Rate is not netem's: a TBF below it shapes, as it does everywhere else. Where packets have jitter, netem is given a rate
-far above any link's all the same: with a rate it counts a packet's delay from when the one before it leaves at the
-earliest, so that order is kept, where it would reorder otherwise (net/sched/sch_netem.c, netem_enqueue).
+netem does not limit the rate: a TBF below it does, as everywhere else. Yet with jitter netem gets a rate far above any
+link's: then it counts a packet's delay at the earliest from when the previous packet leaves, which keeps the order.
+Without a rate it would reorder (net/sched/sch_netem.c, netem_enqueue).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _loss(loss: Loss) -> tuple[str, ...]:
 
 
 def arguments(direction: Direction, seed: int | None = None) -> tuple[str, ...]:
-    """Return the qdisc and its arguments. *seed* needs kernel and iproute2 from 6.6; None leaves it out."""
+    """Return the qdisc and its arguments. *seed* needs kernel and iproute2 6.6; None omits it."""
     words: list[str] = ["netem", "limit", str(QUEUE_LENGTH)]
     if direction.delay:
         words += ["delay", f"{direction.delay}us"]

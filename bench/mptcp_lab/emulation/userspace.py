@@ -1,7 +1,7 @@
-"""A path in the words of our own emulator, for kernels without netem: its arguments, its rules, its counters. Pure.
+"""Arguments, rules and counters of our own path emulator, for kernels without netem. Pure.
 
-The program (``native/``) gets the packets that the hop forwards from two NFQUEUEs, one for each direction; see its
-first comment for how. ``testbed.hops`` builds and runs it.
+The program (``native/``) gets the packets that the hop forwards from two NFQUEUEs, one per direction; its first comment
+explains how. ``testbed.hops`` builds and runs it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ COMPILER_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
 LIBRARIES = ("-lnetfilter_queue", "-lmnl")
 QUEUES = {"down": 0, "up": 1}
 READY = "ready"
-"""What it says when the queues are bound."""
+"""The emulator prints this when the queues are bound."""
 
 LATE_SHARE, LATE_FEW = 0.02, 100
-"""Packets that came late, as a share of those that passed and at the least, beyond which a path was not as asked."""
+"""Late packets, as a share of the passed ones and as a least number, beyond which a path was not as asked."""
 
 _COUNTERS = struct.Struct("=5Q")
 """``struct counters`` of native/emulator.c."""
@@ -29,33 +29,30 @@ _COUNTERS = struct.Struct("=5Q")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Packets of one direction, since the start or between two moments."""
+    """Packets of one direction, since the start or between two readings."""
 
     seen: int
     lost: int
-    """As asked."""
+    """Lost as asked."""
     passed: int
     late: int
-    """Of these, let go more than 1 ms after they were due.
+    """Passed packets that left more than 1 ms after they were due.
 
-    Due is the moment at which the emulator got hold of a packet, plus its delay: how long the packet waited for the
-    emulator before that is not in it.
+    A packet is due when its delay has passed since the emulator received it; time spent waiting for the emulator before
+    is not included.
     """
     dropped: int
-    """Not as asked: by the emulator or the kernel, for want of room."""
+    """Not as asked: dropped by the emulator or the kernel for lack of room."""
 
     def since(self, before: Counts | None) -> Counts:
-        """Return what was added since *before*, None being the start."""
+        """Return what was added since *before*; None: since the start."""
         if before is None:
             return self
         now, then = astuple(self), astuple(before)
         return Counts(*(a - b for a, b in zip(now, then, strict=True)))
 
     def fault(self, late_share: float = LATE_SHARE) -> str | None:
-        """Return in what way the path was not as asked while these were counted; None: it was.
-
-        Of the packets that passed *late_share* may have been late.
-        """
+        """Return how the path was not as asked, None if it was; *late_share* of the passed packets may be late."""
         if self.dropped:
             return (
                 f"{self.dropped} of {self.seen + self.dropped} packets were dropped and not asked to be: more were "
@@ -70,7 +67,7 @@ class Counts:
 
 
 def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str, ...]:
-    """Return the chain of *direction*, called *name*: loss first, so that what is lost takes no place in the order."""
+    """Return the arguments of *direction*, called *name*: loss first: a lost packet takes no place in the order."""
     words: list[str] = []
     if isinstance(direction.loss, GilbertElliott):
         loss = direction.loss
@@ -85,12 +82,12 @@ def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str
 
 
 def impaired(path: EmulatedPath) -> dict[str, Direction]:
-    """Return the directions that need the emulator, in the order in which it counts them."""
+    """Return the directions that need the emulator, in its counters' order."""
     return {name: d for name, d in (("down", path.down), ("up", path.up)) if d.impaired}
 
 
 def arguments(path: EmulatedPath, seed: int) -> tuple[str, ...]:
-    """Return the emulator's arguments behind the name of its counters' file."""
+    """Return the emulator's arguments after the counter file's name."""
     words: list[str] = []
     for name, direction in impaired(path).items():
         words += ["queue", str(QUEUES[name]), *elements(path.name, name, direction, seed)]
@@ -102,7 +99,7 @@ Command = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Commands, in the hop's namespace, that hand what it forwards to the queues; and those that undo them."""
+    """Commands in the hop's namespace that queue what it forwards, and commands that undo them."""
 
     do: tuple[Command, ...]
     undo: tuple[Command, ...]
@@ -118,7 +115,7 @@ def _nftables(devices: dict[str, str], hooks: tuple[str, ...]) -> Rules:
 def by_iptables(
     tables: Sequence[Command], devices: dict[str, str], queues: dict[str, int], hooks: tuple[str, ...], *match: str
 ) -> Rules:
-    """Return the rules that hand what *match* says over to *queues*; *tables* are how commands begin."""
+    """Return the rules that send packets that *match* to *queues*; each of *tables* begins a command."""
     do = [
         (*table, "-A", hook.upper(), "-o", device, *match, "-j", "NFQUEUE", "--queue-num", str(queues[name]))
         for table in tables
@@ -129,9 +126,9 @@ def by_iptables(
 
 
 def rules(devices: dict[str, str], *, sent_too: bool = False) -> tuple[Rules, ...]:
-    """Return what to try, best first; *devices* maps directions to sending devices.
+    """Return the rules to try, best first; *devices* maps directions to sending devices.
 
-    With *sent_too* what the hop sends itself is handed over as well: a middlebox there sends what it has changed.
+    With *sent_too* packets that the hop itself sends are queued as well: a middlebox there sends what it has changed.
     Kernels may lack nftables' queue expression, iptables' legacy tables (from 6.17), or either program.
     """
     hooks = ("forward", "output") if sent_too else ("forward",)
@@ -142,8 +139,8 @@ def rules(devices: dict[str, str], *, sent_too: bool = False) -> tuple[Rules, ..
 def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts]:
     """Read the emulator's counters, and the kernel's from the text of /proc/net/netfilter/nfnetlink_queue.
 
-    That file has a line for each queue: number, port id, waiting, copy mode, copy range, dropped because the queue
-    was full, dropped because the socket was, last id (net/netfilter/nfnetlink_queue.c, seq_show).
+    That file has a line per queue: number, port id, waiting, copy mode, copy range, dropped because the queue was full,
+    dropped because the socket was full, last id (net/netfilter/nfnetlink_queue.c, seq_show).
     """
     dropped: dict[int, int] = {}
     for line in kernel.splitlines():

@@ -1,8 +1,7 @@
 """Real hosts instead of namespaces: client, proxy and origin reached by ssh, declared in an inventory file.
 
-``inventory`` reads the file; ``connection`` is one ssh session with the agent at its other end; ``ssh`` makes a
-:class:`~mptcp_lab.testbed.host.Host` of it; ``lab`` connects, checks and sets up the three hosts of an experiment,
-and undoes it.
+``inventory`` reads the file; ``connection`` is one ssh session with the agent at its other end; ``ssh`` turns it into a
+:class:`~mptcp_lab.testbed.host.Host`; ``lab`` connects, checks and sets up an experiment's three hosts, and undoes it.
 """
 
 from .inventory import Inventory, InventoryError, read_inventory

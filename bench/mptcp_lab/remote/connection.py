@@ -1,9 +1,9 @@
-"""One ssh session with the agent at its other end, and nothing else: every request and answer goes through it.
+"""One ssh session with the agent at its other end; every request and answer goes through it.
 
-It is the OpenSSH client that connects, so the user's configuration, keys, agent, jump hosts and known hosts apply. The
-agent's folder is sent as the session's first line and unpacked into a directory made by mkdtemp(3); from then on
-``agent.server`` answers. When this process ends, however it ends, the session's input ends, and the agent takes back
-what it did.
+The OpenSSH client connects, so the user's configuration, keys, agent, jump hosts and known hosts apply. The session's
+first line sends the agent's folder, which is unpacked into a directory made by mkdtemp(3); from then on
+``agent.server`` answers. When this process ends, however it ends, the session's input ends, and the agent undoes its
+changes.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from ..testbed.commands import TestbedError
 from ..testbed.ownership import leave_behind
 
 PREFIX = "mptcp-bench-"
-"""Of the directories on the hosts."""
+"""Prefix of the directories on the hosts."""
 CONNECTING = 20.0
-"""Seconds for the agent to answer once ssh runs, beyond what ssh itself may take to connect."""
+"""Seconds for the agent to answer once ssh runs, beyond ssh's own time to connect."""
 ANSWERING = 30.0
-"""Seconds for an answer beyond what the command itself may take."""
+"""Seconds for an answer, beyond the command's own time."""
 PYTHON = (3, 9)
 NO_PYTHON, NO_SUDO, OLD_PYTHON = 90, 91, 92
 
 _BEFORE = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none")
 _AFTER = (
     *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
-    # One that the user has open may be used; none is left behind.
+    # An open master connection of the user may be used; none is left behind.
     *("-o", "ControlMaster=no"),
 )
 _START = f"""\
@@ -51,7 +51,7 @@ command -v python3 >/dev/null || exit {NO_PYTHON}
 if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit {NO_SUDO}; set -- sudo -n; fi
 exec "$@" python3 -I -c "$CODE" "$RUN" "$PARENT"
 """
-"""-I: root imports nothing from where a login happens to stand, and PYTHON* variables count for nothing."""
+"""-I: root imports nothing from the login's working directory, and PYTHON* variables are ignored."""
 _CODE = f"""\
 import sys
 if sys.version_info < {PYTHON}: sys.exit({OLD_PYTHON})
@@ -94,9 +94,9 @@ class Login:
     destination: str
     """As ssh(1) takes it: ``user@host``, or a Host of ssh_config(5)."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of ssh_config(5), by keyword."""
+    """ssh_config(5) options, by keyword."""
     directory: str | None = None
-    """Where the run's directory is made; None is the host's own choice, mostly /tmp."""
+    """Where the run's directory is made; None: the host's choice, mostly /tmp."""
 
 
 def packed_agent() -> bytes:
@@ -114,24 +114,24 @@ def ssh_command(login: Login, run_id: str) -> list[str]:
     variables = {"CODE": _CODE, "RUN": run_id, "PARENT": login.directory or ""}
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
     options = [word for key, value in login.options.items() for word in ("-o", f"{key}={value}")]
-    # The login shell may be any; ssh_config(5) takes the first value that it is given for an option.
+    # The login shell may be any; ssh_config(5) uses the first value given for an option.
     remote = f"exec sh -c {shlex.quote(script)}"
     return ["ssh", *_BEFORE, *options, *_AFTER, "--", login.destination, remote]
 
 
 def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
-    """Return the argv that runs ``agent.MODULE`` of the folder that was unpacked into *directory* on a host.
+    """Return the argv that runs ``agent.MODULE`` from the folder unpacked into *directory* on a host.
 
-    Isolated as the session itself: the directory, which is root's, is all that is added to where modules come from.
+    It is isolated like the session itself: only the directory, which root owns, is added to the module search path.
     """
     return ["python3", "-I", "-c", _RUN_MODULE, str(directory), f"agent.{module}", *arguments]
 
 
 class Connection:
-    """A session with the agent on one host; any thread may ask."""
+    """A thread-safe session with the agent on one host."""
 
     def __init__(self, name: str, login: Login, run_id: str) -> None:
-        """Connect, or raise TestbedError with one line that says why not and what to do. *name* is for people."""
+        """Connect, or raise TestbedError with one line: the reason and the remedy. *name* is for messages."""
         self.name, self.login = name, login
         self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the session
         try:
@@ -140,7 +140,7 @@ class Connection:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
-                # Ctrl-C at the terminal must reach us alone: we end the session in order.
+                # Ctrl-C at the terminal must reach only us: we end the session in order.
                 start_new_session=True,
             )
         except FileNotFoundError:
@@ -174,7 +174,6 @@ class Connection:
         self.directory: str = ready["ready"]
 
     def _why_not(self, timeout: float) -> str:
-        """Return why the agent does not answer: one line with what to do."""
         where = f"{self.name}: {self.login.destination}"
         try:
             code = self._ssh.wait(1)
@@ -197,7 +196,7 @@ class Connection:
 
     def _last_words(self) -> str:
         lines = [line.strip() for line in self._all_words().splitlines() if line.strip()]
-        # "Host key verification failed." and the like come last; banners come first.
+        # "Host key verification failed." and the like come last, banners first.
         return f": {lines[-1].rstrip('.')}" if lines else ""
 
     def _send(self, line: bytes) -> None:
@@ -208,7 +207,7 @@ class Connection:
                 self._ssh.stdin.flush()
         except OSError:
             with self._changed:
-                # The reader will say so too, but perhaps later than somebody waits for an answer.
+                # The reader notices too, but perhaps after somebody began to wait for an answer.
                 self._changed.wait_for(lambda: self._lost, 5)
 
     def _read(self) -> None:
@@ -217,7 +216,7 @@ class Connection:
             try:
                 answer = json.loads(line)
             except ValueError:
-                continue  # a login shell that greets
+                continue  #  # a login shell's greeting
             if not isinstance(answer, dict):
                 continue
             with self._changed:
@@ -239,9 +238,10 @@ class Connection:
         return self._lost
 
     def ask(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
-        """Have the agent do something that may take *timeout* seconds, and return its answer.
+        """Ask the agent to *do* something that may take *timeout* seconds, and return its answer.
 
-        Raises TestbedError where the connection is lost, and where it failed, with the *attempt* and the agent's words.
+        Raises TestbedError if the connection is lost, or with the *attempt* and the agent's message if the request
+        failed.
         """
         with self._changed:
             self._count += 1
@@ -263,10 +263,7 @@ class Connection:
         return f"{where}: no answer within {waited:g} s"
 
     def exit_code(self, pid: int, timeout: float = 0.0) -> int | None:
-        """Return how the program *pid* ended, waiting up to *timeout* seconds; None where it has not.
-
-        Raises TestbedError where the connection is lost: the exit code will never be known.
-        """
+        """Return the exit code of *pid* within *timeout* s, else None. Raises TestbedError on a lost connection."""
         with self._changed:
             self._changed.wait_for(lambda: pid in self._exits or self._lost, timeout)
             if pid in self._exits:
@@ -276,10 +273,10 @@ class Connection:
         return None
 
     def close(self, *, failing: bool = False) -> None:
-        """End the session; what on the host could not be taken back is left behind.
+        """End the session; report as left behind what the host could not undo, or is not known to have undone.
 
-        So is what nobody knows to be taken back. Where the connection was lost before, that is said unless the driver
-        is *failing*: then its own error, of this connection or of another, is what people are to read.
+        A connection lost earlier is reported unless the driver is *failing*: then people must read the driver's own
+        error.
         """
         assert self._ssh.stdin is not None
         was_lost = self._lost

@@ -1,4 +1,4 @@
-"""The interfaces of a host, from what ``ip -j address show`` prints: pure."""
+"""The interfaces of a host, from the output of ``ip -j address show``. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Device:
 
     name: str
     up: bool
-    """Switched on, and with a carrier where the device reports one."""
+    """Switched on, with a carrier if the device reports one."""
     addresses: tuple[tuple[int, str], ...]
-    """Family and text, those first that the kernel would choose: no link-local, temporary or deprecated ones."""
+    """Family and text, in the kernel's order; without link-local, temporary or deprecated ones."""
 
     def address(self, family: int) -> str | None:
         return next((text for kind, text in self.addresses if kind == family), None)
@@ -26,7 +26,7 @@ class Device:
 
 def parse_devices(text: str) -> dict[str, Device]:
     """Return the interfaces by name."""
-    # Older versions of ip(8) leave an empty object for what they do not show.
+    # Older versions of ip(8) print an empty object for what they do not show.
     return {each["ifname"]: _device(each) for each in json.loads(text) if "ifname" in each}
 
 

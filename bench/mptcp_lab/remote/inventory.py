@@ -1,7 +1,7 @@
-"""The inventory: which real hosts are client, proxy and origin, how ssh reaches them, what their interfaces are.
+"""The inventory: which real hosts are client, proxy and origin, how ssh reaches them, and their interfaces.
 
-Read by the machinery that reads policies, so with errors of the same kind: all of a file at once, each with its line,
-the key, the value and what is allowed.
+The policy reader parses it, so errors have the same form: all of a file at once, each with line, key, value and what
+is allowed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ..testbed.host import ClientPath
 from .connection import Login
 
 SCENARIO_PATHS: Final = ("ethernet", "wifi")
-"""What the scenarios call the client's paths."""
+"""The client's paths, as scenarios name them."""
 _KEYWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
 _OURS: Final = frozenset({"batchmode", "remotecommand", "requesttty"})
-"""Options of ssh_config(5) that the session with the agent depends on."""
+"""ssh_config(5) options that the session with the agent depends on."""
 
 
 class InventoryError(DocumentError, TestbedError):
-    """An inventory that cannot be used. ``problems`` has all that is wrong, ``str()`` one line for each."""
+    """An unusable inventory. ``problems`` has all problems, ``str()`` one line for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +44,22 @@ class HostRole:
     login: Login
     devices: tuple[str, ...]
     addresses: Mapping[int, str] = field(default_factory=dict)
-    """By family, where they are not those of the first device."""
+    """By family, if not those of the first device."""
     commands: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Three hosts, checked as far as the file alone allows."""
+    """Three hosts, checked as far as the file allows."""
 
     client: HostRole
     proxy: HostRole
     origin: HostRole
     paths: tuple[ClientPath, ...]
-    """The client's; connections open over the first."""
+    """The client's paths; connections open over the first."""
     source: str = ""
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """The line of each key, by its name (``client.paths.wifi``), for messages."""
+    """Line of each key, by its name (``client.paths.wifi``), for messages."""
 
     @property
     def parts(self) -> tuple[HostRole, HostRole, HostRole]:
@@ -72,7 +72,7 @@ class Inventory:
 
 
 def _destination(value: object) -> str:
-    # ssh would take what begins with a dash for an option.
+    # ssh would take a leading dash for an option.
     if not isinstance(value, str) or not re.fullmatch(r"[^\s-]\S*", value) or not value.isprintable():
         raise ValueError(f"{shown(value)} is not a destination; write user@host, or a Host of your ssh configuration")
     return value
@@ -186,7 +186,7 @@ def load_inventory(text: str, source: str) -> Inventory:
 
 
 def read_inventory(file: Path) -> Inventory:
-    """Return the inventory in *file*; raise :class:`InventoryError` where it cannot be read or used."""
+    """Return the inventory in *file*; raise :class:`InventoryError` if it cannot be read or used."""
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -196,13 +196,13 @@ def read_inventory(file: Path) -> Inventory:
 
 
 def _missing(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return what *common* adds to *own*; the keywords of ssh_config(5) are not case-sensitive."""
+    """Return what *common* adds to *own*; ssh_config(5) keywords are not case-sensitive."""
     known = {keyword.lower() for keyword in own}
     return {keyword: value for keyword, value in common.items() if keyword.lower() not in known}
 
 
 def _path_problems(document: Document) -> Iterator[Problem]:
-    """Yield what is wrong with the paths as a whole: one that the scenarios need is missing, or two are the same."""
+    """Yield problems of the paths as a whole: a path that the scenarios need is missing, or two are the same."""
     client = document.data.get("client") if document.data else None
     paths = client.get("paths") if isinstance(client, dict) else None
     if not isinstance(paths, dict):

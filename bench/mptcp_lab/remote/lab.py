@@ -1,6 +1,6 @@
-"""The hosts of an inventory made ready for an experiment, and left as they were found.
+"""Prepare the hosts of an inventory for an experiment, and restore them.
 
-Everything that can be wrong with the hosts is looked for before anything is started, and reported at once, a line each.
+All possible problems of the hosts are checked before anything starts, and reported at once, a line each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROGRAMS = {
     "proxy": {"ip": "iproute2", "ss": "iproute2", "sysctl": "procps", "squid": "squid", "tcpdump": "tcpdump"},
     "origin": {"ss": "iproute2", "apache2": "apache2-bin"},
 }
-"""What each host needs, and the Debian package that has it."""
+"""Programs that each host needs, and their Debian packages."""
 OWN_COMMANDS = ("mptcp-proxy", "mptcp-throttler")
 PORTS = {"proxy": PROXY_PORT, "origin": HTTP_PORT}
 LIMITS = Limits()
@@ -45,18 +45,17 @@ _ENABLED = "net.mptcp.enabled"
 def remote_lab(inventory: Inventory) -> Iterator[Lab]:
     """Connect to the hosts of *inventory*, check them, set up the client, and undo it all at the end.
 
-    Raises TestbedError where a host cannot be reached or lacks something: one line for each thing, with the host and
-    what to do.
+    Raises TestbedError if a host is unreachable or lacks something: one line each, with the host and what to do.
     """
     run_id = secrets.token_hex(6)
     with ExitStack() as stack:
         hosts = {part.name: stack.enter_context(_host(part, run_id)) for part in inventory.parts}
         for host in hosts.values():
             leftovers = _leftovers(host)
-            # Another run there would be disturbed by this one, and this one by it.
+            # Two runs on one host would disturb each other.
             if leftovers.live:
                 raise TestbedError(leftovers.in_the_way())
-            # Nor would it measure what the host is without the earlier run.
+            # A host that still has changes of an earlier run would not be measured as it is.
             if leftovers.left:
                 raise TestbedError("\n".join(leftovers.not_undone()))
         problems = [problem for part in inventory.parts for problem in _problems(inventory, part, hosts[part.name])]
@@ -72,10 +71,10 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
 
 
 def cleanup(inventory: Inventory) -> Cleaned:
-    """Undo what runs that were killed left on the hosts of *inventory*.
+    """Undo what killed runs left on the hosts of *inventory*.
 
-    A run whose driver is gone undoes everything by itself; what this finds is where that was killed too, or failed.
-    Hosts that cannot be reached are reported; the others are cleaned all the same.
+    The agent of a dead driver undoes everything by itself; this finds what is left if the agent was killed too, or
+    failed. Unreachable hosts are reported; the others are cleaned all the same.
     """
     done: list[str] = []
     left: list[str] = []
@@ -104,8 +103,6 @@ def _host(part: HostRole, run_id: str) -> SshHost:
 
 
 class _Leftovers:
-    """What ``agent.leftovers`` found on a host, and took back."""
-
     def __init__(self, host: SshHost, removed: list[str], left: list[str], live: list[int]) -> None:
         self.host, self.removed, self.left, self.live = host, removed, left, live
 
@@ -166,7 +163,7 @@ def _interface_problems(inventory: Inventory, part: HostRole, host: SshHost) -> 
 
 @contextmanager
 def _set_up_proxy(proxy: SshHost) -> Iterator[None]:
-    """Have the proxy's kernel accept Multipath TCP with as many subflows as it can."""
+    """Let the proxy's kernel accept MPTCP with as many subflows as it can."""
     words = proxy.run(["ip", "mptcp", "limits", "show"]).stdout.split()
     before = dict(zip(words[::2], words[1::2], strict=False))
     command = ["ip", "mptcp", "limits", "set"]
@@ -180,7 +177,7 @@ def _set_up_proxy(proxy: SshHost) -> Iterator[None]:
 
 
 def _check_first_path(inventory: Inventory, client: SshHost, proxy: SshHost) -> None:
-    """Raise TestbedError where connections would open over another path than the first."""
+    """Raise TestbedError if connections would not open over the first path."""
     address = proxy.service_address()
     shown = client.run(["ip", "-j", "route", "get", address], check=False)
     device = json.loads(shown.stdout)[0].get("dev") if shown.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""A host reached by ssh, with the same face as a namespace of the testbed: see ``testbed.host``."""
+"""A host reached by ssh, with the same interface as a testbed namespace: see ``testbed.host``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .connection import Connection, Login, agent_command
 from .devices import Device, parse_devices
 
 PIECE = 1 << 20
-"""Bytes of a file that are read at a time."""
+"""Bytes per read of a file."""
 CHANGING = 60.0
-"""Seconds that a change, or undoing it, may take."""
+"""Seconds for a change, or for undoing it."""
 ENDING = 60.0
 
 
@@ -63,12 +63,12 @@ class SshProgram:
         return code
 
     def kill(self) -> None:
-        """End it as a crash would: SIGKILL, no clean-up of its own."""
+        """End it like a crash: SIGKILL, without clean-up of its own."""
         self._signal(signal.SIGKILL)
         self.wait(ENDING)
 
     def kill_tree(self) -> None:
-        """SIGKILL for it and all that it started and that still is its offspring."""
+        """SIGKILL it and its remaining descendants."""
         self._signal(signal.SIGKILL, tree=True)
         self.wait(ENDING)
 
@@ -81,7 +81,7 @@ class SshProgram:
 
 
 class SshHost(AbstractContextManager["SshHost"]):
-    """A host for the length of a ``with``: left, it is as it was."""
+    """A host during a ``with``; afterwards it is as before."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class SshHost(AbstractContextManager["SshHost"]):
         addresses: Mapping[int, str] | None = None,
         commands: Path | None = None,
     ) -> None:
-        """*name* is its part: client, proxy or origin. *devices* are its interfaces that others reach it by.
+        """*name* is client, proxy or origin. *devices* are the interfaces by which others reach it.
 
-        *addresses*, by family, go before what its devices say of :meth:`service_address`; *commands* is the directory
-        there that has our own commands, None where PATH finds them.
+        *addresses*, by family, override the devices' addresses in :meth:`service_address`; *commands* is the host's
+        directory with our own commands, None if PATH finds them.
         """
         self.name = name
         self.login = login
@@ -134,7 +134,7 @@ class SshHost(AbstractContextManager["SshHost"]):
     def run(
         self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as root and wait for it; the one option is ``input``, text for its standard input."""
+        """Run a command as root and wait for it; the only option is ``input``, text for its standard input."""
         text = options.pop("input", None)
         if options:
             raise TypeError(f"over ssh a command cannot have {', '.join(options)}")
@@ -167,7 +167,7 @@ class SshHost(AbstractContextManager["SshHost"]):
         return agent_command(self.directory, module, *arguments)
 
     def has(self, program: str) -> bool:
-        """Say whether *program* is on PATH there, which is that of root."""
+        """Return whether root's PATH there has *program*."""
         return self.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
 
     def program(self, name: str) -> str:
@@ -225,13 +225,13 @@ class SshHost(AbstractContextManager["SshHost"]):
 
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
-        """Run *do*, and *undo* at the end of the scope, even where that end is the driver's own."""
+        """Run *do*, and *undo* at the end of the scope, even if that end is the driver's own."""
         made = self._connection.ask("change", " ".join(do), argv=list(do), undo=list(undo), timeout=CHANGING)
         ask = partial(self._connection.ask, "undo", " ".join(undo), change=made["change"], timeout=CHANGING)
         try:
             yield
         except BaseException as error:
-            # On a lost connection the agent does it all by itself.
+            # After a lost connection the agent undoes everything itself.
             if not self._connection.lost:
                 undo_after(error, ask)
             raise
@@ -243,7 +243,7 @@ class SshHost(AbstractContextManager["SshHost"]):
 
     def at_end(self, callback: Callable[[], object]) -> None:
         def called() -> None:
-            # On a lost connection the agent does it all by itself.
+            # After a lost connection the agent undoes everything itself.
             if not self._connection.lost:
                 callback()
 

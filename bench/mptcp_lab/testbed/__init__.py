@@ -1,10 +1,9 @@
 """Real Squid, Apache and clients on the real kernel: topologies as data, built in network namespaces.
 
-``topologies`` declares, ``plan`` turns a topology into commands (pure), ``build`` runs and undoes them,
-``host`` says what a scenario needs of a host, ``node`` is the one in a namespace,
-``services`` starts Apache, the proxy and the throttler on any host,
-``system_state`` dumps what a throttler may leave there, for comparison,
-``ownership`` finds and removes what a killed run left, ``features`` says what this kernel lacks.
+``topologies`` declares, ``plan`` turns a topology into commands (pure), ``build`` runs and undoes them, ``host`` is
+what a scenario needs of a host, ``node`` a host in a namespace, ``services`` starts Apache, the proxy and the throttler
+on any host, ``system_state`` dumps what a throttler may leave there, ``ownership`` finds and removes what a killed run
+left, ``features`` says what this kernel lacks.
 """
 
 from ..agent.processes import TMPFS

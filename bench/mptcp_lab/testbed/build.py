@@ -1,8 +1,7 @@
-"""Building a topology in network namespaces, and taking it down whatever happens.
+"""Build a topology in network namespaces, and take it down whatever happens.
 
-Every kernel change is undone by the scope that made it: a namespace takes its devices, addresses, routes,
-qdiscs and sysctls with it when it is deleted, so namespaces are the unit that is undone, last made first,
-after the processes in them have ended.
+Every kernel change is undone by the scope that made it. Deleting a namespace deletes its devices, addresses, routes,
+qdiscs and sysctls, so namespaces are the unit of undoing, last made first, after the processes in them have ended.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .ownership import Run, claimed_run, delete_namespace, leave_behind
 from .plan import Step, steps
 
 PATH_NAMES = {"eth0": "ethernet", "wlan0": "wifi"}
-"""What conf/policy.yaml calls the client's devices."""
+"""The client's devices, as conf/policy.yaml names them."""
 
 
 class Testbed(AbstractContextManager["Testbed"]):
@@ -32,10 +31,9 @@ class Testbed(AbstractContextManager["Testbed"]):
     __test__ = False  # pytest would take the name for a test class
 
     def __init__(self, topology: Topology, *, seed: int = 1, emulator: hops.Kind | None = None) -> None:
-        """*seed* is for what emulated paths draw; *emulator* is for comparing: the best there is by default."""
+        """*seed* seeds the emulated paths; *emulator* is for comparisons, by default the best there is."""
         self.topology = topology
         self.emulation = hops.emulation(topology, seed, emulator)
-        """What emulates the paths, and what it counted."""
         self._scope = ExitStack()
         self._nodes: dict[str, LiveNode] = {}
         self._run: Run | None = None
@@ -58,7 +56,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         self._run = self._scope.enter_context(claimed_run())
         namespaces = {node.name: self._run.namespace(node.name) for node in topology.nodes}
         for namespace in namespaces.values():
-            # First the undoing: a signal between the two must not leave the namespace behind.
+            # Register the undoing first: a signal between the two must not leave the namespace behind.
             self._scope.callback(_delete, namespace)
             run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
         if topology.congestion_control is not None:
@@ -72,10 +70,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         self.emulation.start(topology, self._nodes, self.directory)
 
     def check_emulation(self) -> None:
-        """Raise EmulationError where an emulated path was not as asked: emulator gone, packets late or dropped unasked.
-
-        The end of a testbed does so by itself, unless something else went wrong already.
-        """
+        """Raise EmulationError if a path was not as asked; the end of a testbed checks too, if nothing else failed."""
         self.emulation.check()
 
     @property
@@ -92,7 +87,7 @@ class Testbed(AbstractContextManager["Testbed"]):
 
     @property
     def scope(self) -> ExitStack:
-        """What is entered here is left before the namespaces are deleted."""
+        """Scope that is left before the namespaces are deleted."""
         return self._scope
 
     @property
@@ -107,7 +102,6 @@ class Testbed(AbstractContextManager["Testbed"]):
 
 
 def _delete(namespace: str) -> None:
-    """Delete *namespace*, or leave it behind."""
     try:
         delete_namespace(namespace)
     except TestbedError as error:
@@ -115,9 +109,9 @@ def _delete(namespace: str) -> None:
 
 
 def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
-    """Take the steps *there*, all of one node, in *namespace*; TestbedError names the one that failed.
+    """Run the steps *there*, all of one node, in *namespace*; TestbedError names the failed one.
 
-    By one shell: to enter a namespace costs more than most steps.
+    One shell runs them all: entering a namespace costs more than most steps.
     """
     lines = (
         f"{shlex.join(step.argv)} || {{ code=$?; echo {number}; exit $code; }}" for number, step in enumerate(there)
@@ -125,13 +119,13 @@ def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
     done = run(["ip", "netns", "exec", namespace, "sh", "-c", "\n".join(lines)], attempt=attempt, check=False)
     if done.returncode != 0:
         *output, number = done.stdout.splitlines() or [""]
-        # A shell that was killed names none.
+        # A killed shell names none.
         failed = there[int(number)] if number.isdigit() else "its shell"
         raise TestbedError(f"{attempt}: {failed}: exit code {done.returncode}{said(*output, done.stderr)}")
 
 
 def lab_of(testbed: Testbed) -> Lab:
-    """Return the client, proxy and origin of *testbed*; its paths are named as conf/policy.yaml names them."""
+    """Return client, proxy and origin of *testbed*, with paths named as in conf/policy.yaml."""
     topology = testbed.topology
     devices = topology.devices("client")
     names = PATH_NAMES | {hop.client_device: hop.path.name for hop in topology.hops}

@@ -1,4 +1,4 @@
-"""Running a command so that its failure says what was attempted."""
+"""Run a command so that its failure says what was attempted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class TestbedError(Exception):
-    """Something the testbed attempted and did not get. The text says what, and what came back."""
+    """A failed attempt of the testbed. The text says what was attempted, and what came back."""
 
     __test__ = False  # pytest would take the name for a test class
 
@@ -23,7 +23,7 @@ def run(
     timeout: float = 30,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run *argv* and return what it wrote. *attempt* names the purpose in errors; *options* go to Popen."""
+    """Run *argv* and return its output. *attempt* names the purpose in errors; *options* go to Popen."""
     what = attempt or shlex.join(argv)
     options.setdefault("stdin", subprocess.DEVNULL)
     if "input" in options:
@@ -42,9 +42,9 @@ def run(
 
 
 def undo_after(error: BaseException | None, undo: Callable[[], object]) -> None:
-    """Call *undo*, which may raise TestbedError: where *error* is on its way already, that becomes a note of it.
+    """Call *undo*; if *error* is already raised, a TestbedError of *undo* becomes a note of it.
 
-    Else it would take the place of *error*: of an interrupt, too, and who measures several things would go on.
+    Otherwise it would replace *error*, even an interrupt, and a caller with several measurements would go on.
     """
     try:
         undo()
@@ -56,7 +56,7 @@ def undo_after(error: BaseException | None, undo: Callable[[], object]) -> None:
 
 @contextmanager
 def undone_on_error(undo: Callable[[], object]) -> Iterator[None]:
-    """Call *undo* where the scope raises, as :func:`undo_after` does."""
+    """Call *undo* if the scope raises, as :func:`undo_after` does."""
     try:
         yield
     except BaseException as error:
@@ -73,7 +73,7 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
 
 
 def said(*outputs: str | bytes | None) -> str:
-    """Return the end of what a command said, indented, for an error message."""
+    """Return the end of a command's output, indented, for an error message."""
     texts = [o.decode(errors="replace") if isinstance(o, bytes) else o for o in outputs if o]
     lines = "\n".join(texts).strip().splitlines()[-12:]
     return "".join(f"\n    {line}" for line in lines)

@@ -1,9 +1,9 @@
 """Whether a kernel has a congestion control, and selecting one inside namespaces.
 
 A namespace other than the host's may only select what the host's ``tcp_allowed_congestion_control`` lists
-(net/ipv4/tcp_cong.c). So the list is extended for the few milliseconds of the selection, under the lock
-that all runs share, and put back; the selection itself belongs to the namespace and stays. What the list was is noted
-meanwhile: a run that is killed in that moment leaves the note, and the next run, or ``cleanup``, puts the list back.
+(net/ipv4/tcp_cong.c). So the list is extended for the few milliseconds of the selection, under the lock that all runs
+share, and restored; the selection belongs to the namespace and stays. A note keeps the original list meanwhile: if the
+run is killed in that moment, the next run, or ``cleanup``, restores the list from the note.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 AVAILABLE_KEY = "net.ipv4.tcp_available_congestion_control"
 """Of the whole kernel; every namespace may read it (ipv4_net_table in net/ipv4/sysctl_net_ipv4.c)."""
 NOTE = "allowed-congestion-control"
-"""In the directory of the runs: the list as it was, as long as it is extended."""
+"""File in the directory of the runs, with the original list while it is extended."""
 KEEP = "keep"
-"""In place of a name: the host's own, whatever that is."""
+"""In place of a name: keep the host's own."""
 
 
 def lacking(name: str, available: str) -> str | None:
-    """Return why *name* cannot be had of a kernel with those *available*, None where it can."""
+    """Return why a kernel with the *available* ones lacks *name*, None if it has it."""
     there = available.split()
     return None if name in (KEEP, *there) else f"the kernel has no congestion control {name}; it has {', '.join(there)}"
 
 
 def lacking_here(name: str) -> str | None:
-    """Return the same of this kernel, which as root is made to load *name* before, as the proxy makes it."""
+    """Return the same for this kernel, after asking it, like the proxy, to load *name* (as root)."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
     return lacking(name, AVAILABLE.read_text())
@@ -41,7 +41,7 @@ def lacking_here(name: str) -> str | None:
 
 @contextmanager
 def allowed(name: str) -> Iterator[None]:
-    """Have *name* on the host's list of allowed congestion controls; put the list back afterwards."""
+    """Put *name* on the host's list of allowed congestion controls; restore the list afterwards."""
     with registry() as directory:
         note = directory / NOTE
         _put_back(note)
@@ -49,7 +49,7 @@ def allowed(name: str) -> Iterator[None]:
         if name in before:
             yield
             return
-        # Whole or not at all: half a note would shorten the list.
+        # Atomically: half a note would shorten the list.
         unfinished = note.with_suffix(".unfinished")
         unfinished.write_text(" ".join(before) + "\n" + name)
         unfinished.rename(note)
@@ -65,7 +65,7 @@ def allowed(name: str) -> Iterator[None]:
 
 
 def put_back() -> Cleaned:
-    """Put the list back as it was before a run that was killed while it had extended it."""
+    """Restore the list that a killed run had extended."""
     with registry() as directory:
         try:
             before = _put_back(directory / NOTE)
@@ -75,10 +75,10 @@ def put_back() -> Cleaned:
 
 
 def _put_back(note: Path) -> str | None:
-    """Put the list back as *note* has it, and remove that; return the list, None where there is nothing to put back.
+    """Restore the list from *note*, and remove the note; return the list, None if nothing was restored.
 
-    A list that is not as it was extended is what somebody has chosen since. Raises PermissionError, and TestbedError
-    where it cannot be put back.
+    A list that differs from the extended one was chosen by somebody since, and stays. Raises PermissionError, and
+    TestbedError if it cannot be restored.
     """
     try:
         before, name = note.read_text().split("\n")
@@ -99,11 +99,11 @@ def _put_back(note: Path) -> str | None:
 
 
 def select(name: str, namespaces: Iterable[str]) -> bool:
-    """Make *name* the default of *namespaces*; return False, changing nothing, where it cannot be had.
+    """Make *name* the default of *namespaces*; return False, changing nothing, if that is impossible.
 
-    It cannot where the kernel lacks it, or where it is not on the list and we run in a container, which may not
-    change the list. There it may be on the list for a moment, by a run outside, whose lock is another: then some of
-    *namespaces* may have it.
+    It is if the kernel lacks *name*, or if *name* is not on the list and we run in a container, which may not change
+    the list. There a run outside, with another lock, may put it on the list for a moment: then some of *namespaces* may
+    have it.
     """
     if name not in AVAILABLE.read_text().split():
         return False

@@ -1,4 +1,4 @@
-"""Thousands of connections to a proxy that ask for nothing, a client that does, and the proxy's descriptors."""
+"""Thousands of idle connections to a proxy, a client that sends requests, and the proxy's descriptors."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .node import LiveNode
 from .services import PROXY_PORT, Origin, Proxy, wait_until
 
 OPENING = 600.0
-"""Seconds within which all of a crowd were opened."""
+"""Seconds for opening a crowd."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Connections that were opened."""
+    """Opened connections."""
 
     process: Program
     got: dict[str, int]
-    """How many got each status, and how many were ``refused``."""
+    """Number of connections by status, and ``refused``."""
 
     def standing(self) -> int:
-        """Return how many the proxy has not closed. Raises TestbedError where nobody says so."""
+        """Return how many the proxy has not closed. Raises TestbedError if the crowd does not answer."""
         before = len(_lines(self.process))
         self.process.signal(signal.SIGUSR1)
         wait_until(lambda: len(_lines(self.process)) > before, "the crowd was counted", process=self.process)
@@ -36,7 +36,7 @@ class Crowd:
         return standing
 
     def settled(self, pause: float = 1.0) -> int:
-        """Return the same, once it has not changed for *pause* seconds. Raises TestbedError where it always does."""
+        """Return the same, once it was stable for *pause* seconds. Raises TestbedError if it never is."""
         found = [self.standing()]
 
         def unchanged() -> bool:
@@ -50,10 +50,7 @@ class Crowd:
 
 @contextmanager
 def crowd(host: Host, proxy: Proxy, origin: Origin, kind: str, count: int, addresses: Sequence[str]) -> Iterator[Crowd]:
-    """Have *count* connections of *kind* (``agent.waiting_connections``) from *addresses*, until the scope ends.
-
-    :raises TestbedError: they were not opened in time
-    """
+    """Keep *count* connections of *kind* (``agent.waiting_connections``) from *addresses* open. Raises TestbedError."""
     argv = host.agent("waiting_connections", kind, str(count), *_where(proxy, origin), *addresses)
     process = host.popen(argv, name=kind)
     try:
@@ -64,23 +61,23 @@ def crowd(host: Host, proxy: Proxy, origin: Origin, kind: str, count: int, addre
 
 
 def _lines(process: Program) -> list[dict[str, int]]:
-    """Return what it has said, without a line that is not whole."""
+    """Return the complete lines of its output."""
     return [json.loads(line) for line in process.output().splitlines(keepends=True) if line.endswith("}\n")]
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Requests one after another, each on a connection of its own."""
+    """Requests one after another, each on its own connection."""
 
     seconds: list[float]
-    """Of those that were answered."""
+    """Of the answered requests."""
     failed: int
     multipath: int
     """Connections that did not fall back to TCP."""
 
 
 def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Timed:
-    """Have *host* ask for ``/file`` *count* times by Multipath TCP. Raises TestbedError where that takes minutes."""
+    """Request ``/file`` from *host* *count* times by MPTCP. Raises TestbedError after ``OPENING`` seconds."""
     said = host.run(host.agent("timed_requests", str(count), *_where(proxy, origin)), timeout=OPENING)
     return Timed(**json.loads(said.stdout))
 
@@ -90,7 +87,7 @@ def _where(proxy: Proxy, origin: Origin) -> tuple[str, str, str]:
 
 
 def add_addresses(host: LiveNode, device: str, numbers: Iterable[int]) -> list[str]:
-    """Give *device* more IPv4 addresses beside its own, with *numbers* as their last bytes, and return them."""
+    """Add IPv4 addresses with the last bytes *numbers* to *device*, and return them."""
     network = host.address(device).rpartition(".")[0]
     addresses = [f"{network}.{number}" for number in numbers]
     for each in addresses:
@@ -100,14 +97,14 @@ def add_addresses(host: LiveNode, device: str, numbers: Iterable[int]) -> list[s
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Of one process."""
+    """Open descriptors of one process, and its limit."""
 
     open: int
     limit: int
 
 
 def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
-    """Return the descriptors of each of Squid's workers on this machine, without a coordinator: it serves nobody."""
+    """Return the descriptors of each local Squid worker, without the coordinator, which serves nobody."""
     found = []
     for pid in descendants(proxy.process.pid):
         place = Path(f"/proc/{pid}")
@@ -119,9 +116,6 @@ def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
 
 
 def limit(text: str) -> int:
-    """Return the soft limit of descriptors in the text of ``/proc/PID/limits``.
-
-    Of another user's process prlimit(2) tells nothing without CAP_SYS_RESOURCE, which root may not have.
-    """
+    """Return the soft limit of descriptors in ``/proc/PID/limits``: prlimit(2) needs CAP_SYS_RESOURCE."""
     (line,) = (line for line in text.splitlines() if line.startswith("Max open files"))
     return int(line.split()[3])

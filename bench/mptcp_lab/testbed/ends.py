@@ -1,4 +1,4 @@
-"""Both ends of an emulated path: echo requests, a load, numbered packets in the order of their arrival."""
+"""Both ends of an emulated path: echo requests, a load, numbered packets in order of arrival."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .commands import TestbedError
 from .probes import Ping, Receiver, load_command, send_command
 
 BURST = 5
-"""Packets that a load sends at once."""
+"""Packets per send of a load."""
 DATAGRAM = 64
 """Bytes of a numbered packet."""
 PER_SECOND = 15_000
-"""Numbered packets."""
+"""Numbered packets per second."""
 PING_INTERVAL = 0.01
 """Seconds."""
 ANSWERED = 0.99
-"""Share of the echo requests that must be, on a path that loses nothing."""
+"""Least share of answered echo requests on a path without loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Ends:
         return self.testbed["core"].address(self.far_device)
 
     def ping(self, count: int) -> list[float]:
-        """Return round trips in milliseconds; raise where echo requests got lost on a path that loses nothing."""
+        """Return round trips in milliseconds. Raises TestbedError if a path without loss loses echo requests."""
         trips = Ping(self.testbed["client"], self.client, self.core).run(count, PING_INTERVAL)
         if len(trips) < ANSWERED * count:
             raise TestbedError(f"{self.device}: {len(trips)} of {count} echo requests were answered")
@@ -63,7 +63,7 @@ class Ends:
                 program.stop()
 
     def arrivals(self, direction: str, count: int) -> list[int]:
-        """Send *count* numbered packets in *direction* and return the numbers in the order of arrival."""
+        """Send *count* numbered packets in *direction* and return the numbers in order of arrival."""
         client, core = self.testbed["client"], self.testbed["core"]
         if direction == "up":
             sender, source, receiver, target = client, self.client, core, self.core
@@ -83,7 +83,7 @@ def ends(testbed: Testbed) -> dict[str, Ends]:
 
 
 def reordered(numbers: Sequence[int]) -> int:
-    """Return how many came after one that was sent later."""
+    """Return how many numbers came after a higher one."""
     late, highest = 0, -1
     for number in numbers:
         late += number < highest

@@ -1,6 +1,6 @@
-"""What this kernel and this host offer, by trying it in a network namespace that vanishes with the attempt.
+"""What this kernel and this host offer, tested in a network namespace that vanishes with the attempt.
 
-A missing feature skips a test, loudly, on a user's machine, and fails it where the variable CI is "true".
+A missing feature skips a test, loudly, on a user's machine, and fails it if the variable CI is "true".
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _PROGRAMS = (
 
 @cache
 def missing(feature: str) -> str | None:
-    """Return why *feature* cannot be had here, None where it can. ``root``, a key above, or a program."""
+    """Return why *feature* is missing here, None if it is there: ``root``, ``mptcp``, a key above, or a program."""
     if feature == "root":
         return None if os.geteuid() == 0 else "root is needed"
     if feature == "mptcp":
@@ -89,12 +89,12 @@ def missing(feature: str) -> str | None:
 
 
 def fails_when_missing() -> bool:
-    """In CI a missing feature is a failure: nothing may be skipped unseen."""
+    """Return whether a missing feature is a failure: in CI nothing may be skipped unseen."""
     return os.environ.get("CI", "").lower() == "true"
 
 
 def need(*features: str) -> None:
-    """Raise TestbedError, naming all that this host lacks."""
+    """Raise TestbedError with all *features* that this host lacks."""
     lacking = [reason for reason in map(missing, features) if reason is not None]
     if lacking:
         raise TestbedError("this host cannot run that:\n" + "\n".join(f"  - {r}" for r in lacking))

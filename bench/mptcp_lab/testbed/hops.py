@@ -1,7 +1,7 @@
-"""Running a topology's path emulation: netem where the kernel has it, else our emulator, one process for each hop.
+"""Run a topology's path emulation: netem if the kernel has it, otherwise our emulator, one process per hop.
 
-Both follow the same ``emulation.model.EmulatedPath``. Where ours ended, dropped packets that were not to be lost, or
-let too many go late, :meth:`Emulation.check` raises; so does the end of the testbed, unless it was raised before.
+Both follow the same ``emulation.model.EmulatedPath``. :meth:`Emulation.check`, and the end of the testbed, raise if our
+emulator ended, dropped packets that should not be lost, or delivered too many late.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from .process import Process
 
 
 class EmulationError(TestbedError):
-    """A path was not what it was asked to be: what was measured over it says nothing of what was measured."""
+    """An emulated path was not as asked: measurements over it say nothing about the measured thing."""
 
 
 Kind = Literal["netem", "user space"]
 START = 60.0
-"""Seconds within which an emulator is ready."""
+"""Seconds for an emulator to become ready."""
 
 TOLERANCE = "MPTCP_BENCH_LATE_SHARE"
-"""Environment variable: another share of packets that may be late, for tests whose claims are not about time."""
+"""Environment variable with another allowed share of late packets, for tests that are not about time."""
 
 
 def choose(topology: Topology, wanted: Kind | None = None) -> Kind | None:
-    """Return what shall emulate the paths of *topology*: what is *wanted*, else the best there is; None: nothing."""
+    """Return the emulator for *topology*: *wanted*, or the best there is; None if nothing needs one."""
     if not any(hop.impaired for hop in topology.hops):
         return None
     return wanted or ("netem" if missing("netem") is None else "user space")
 
 
 def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = userspace.SOURCES) -> Path:
-    """Have the program that is compiled of *sources* in *directory*, and return it."""
+    """Compile *sources* to a program in *directory*, and return it."""
     program = directory / name
     program.write_bytes(_compiled(tuple(sources), userspace.COMPILER_FLAGS, userspace.LIBRARIES))
     program.chmod(0o755)
@@ -54,7 +54,7 @@ def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = use
 
 @cache
 def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tuple[str, ...]) -> bytes:
-    """Return the program. It is compiled once in a process, which may build many testbeds, and leaves no file."""
+    """Return the program, compiled once per process, which may build many testbeds; no file is left."""
     with TemporaryDirectory() as directory:
         program = Path(directory) / "program"
         try:
@@ -66,7 +66,7 @@ def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tupl
 
 
 def _queue_forwarded(node: LiveNode, choices: Iterable[Rules]) -> None:
-    """Hand what *node* forwards to a program of ours, by the first of *choices* that this kernel takes."""
+    """Queue what *node* forwards to our program, by the first of *choices* that this kernel accepts."""
     refused = []
     for rules in choices:
         for command in rules.do:
@@ -91,8 +91,6 @@ def _wait_until_ready(process: Process, what: str) -> None:
 
 @dataclass(slots=True)
 class _Box:
-    """A middlebox at work."""
-
     node: LiveNode
     program: Path
     process: Process | None = None
@@ -116,18 +114,18 @@ class Emulation:
     """The emulated paths of a testbed."""
 
     kind: Kind | None
-    """None: no path has more to it than a rate."""
+    """None: all paths only limit the rate."""
     seed: int
     repeatable: bool
-    """Whether the seed holds: netem takes one from kernel and iproute2 6.6 on."""
+    """Whether the seed is used: netem takes one from kernel and iproute2 6.6 on."""
     _running: list[_Running] = field(default_factory=list)
     _boxes: dict[str, _Box] = field(default_factory=dict)
-    """The middleboxes by path."""
+    """By path."""
     _judged: dict[tuple[str, str], Counts] = field(default_factory=dict)
-    """What was counted when it was last checked: what failed one run must not fail the next."""
+    """Counts at the last check: what failed one run must not fail the next."""
 
     def start(self, topology: Topology, nodes: Mapping[str, LiveNode], directory: Path) -> None:
-        """Start what the qdiscs of the plan do not do."""
+        """Start what the plan's qdiscs do not do."""
         boxes = [hop for hop in topology.hops if hop.path.middlebox is not None]
         if boxes:
             program = build(directory, "middlebox", middlebox.SOURCES)
@@ -145,10 +143,7 @@ class Emulation:
                 self._running.append(self._start(hop, nodes[hop.node], program))
 
     def change_middlebox(self, path: str, behaviour: str) -> int:
-        """Have the middlebox of *path*, which must have one, do something else; what it holds is lost.
-
-        Return how many packets did not leave it as they had come, by what it did until now.
-        """
+        """Change the behaviour of *path*'s middlebox, losing packets that it holds; return how many it had changed."""
         box = self._boxes[path]
         changed = 0
         if box.process is not None:
@@ -171,7 +166,7 @@ class Emulation:
         return _Running(hop, node, process, counters)
 
     def counts(self) -> dict[str, dict[str, Counts]]:
-        """Return what the emulator counted: by path, by direction. Empty with netem, which counts otherwise."""
+        """Return the emulator's counts by path and direction; empty with netem, which counts otherwise."""
         return {one.hop.path.name: one.counts() for one in self._running}
 
     @property
@@ -181,15 +176,15 @@ class Emulation:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the emulators said that may make the paths differ from what was asked."""
+        """The emulators' messages about how the paths may differ from what was asked."""
         said = (line for one in self._running for line in one.process.output().splitlines())
         return tuple(dict.fromkeys(line for line in said if line != userspace.READY))
 
     def check(self) -> None:
-        """Raise EmulationError where a path was not as asked since the last check, or where a process of it ended.
+        """Raise EmulationError if a path was not as asked since the last check, or a process of it ended.
 
-        Such are packets that were dropped and not asked to be, and too many that were late
-        (:meth:`userspace.Counts.fault`). That an emulator ended is reported each time: nothing is right from then on.
+        Packets may have been dropped unasked, or too many late (:meth:`userspace.Counts.fault`). An ended emulator is
+        reported at each check: nothing is right from then on.
         """
         faults = []
         for path, box in self._boxes.items():
@@ -208,12 +203,12 @@ class Emulation:
                 self._judged[path, name] = total
                 if fault is not None:
                     faults.append(f"path {path}, {name}: {fault}")
-        # All were looked at before: what is left for later would void a run that it did not happen in.
+        # Only after all were judged: a fault left for later would void a run that it did not happen in.
         if faults:
             raise EmulationError("; ".join((*faults, "the run is void")))
 
 
 def emulation(topology: Topology, seed: int, wanted: Kind | None = None) -> Emulation:
-    """Return the emulation of *topology*, not started."""
+    """Return the emulation of *topology*, not yet started."""
     kind = choose(topology, wanted)
     return Emulation(kind, seed, repeatable=kind != "netem" or missing("netem-seed") is None)

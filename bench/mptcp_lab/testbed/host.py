@@ -1,4 +1,4 @@
-"""What a scenario needs of a host, whether it is a network namespace here or a Raspberry Pi reached by ssh.
+"""What a scenario needs of a host: a network namespace here, or a Raspberry Pi reached by ssh.
 
 ``node.LiveNode`` is the one, ``mptcp_lab.remote.SshHost`` the other. Paths are paths on that host.
 """
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 
 class Program(Protocol):
-    """A program that was started on a host and is ended, at the latest, with what the host is part of."""
+    """A program started on a host; it ends at the latest when the host is left."""
 
     name: str
 
@@ -43,7 +43,7 @@ class Host(Protocol):
     def name(self) -> str: ...
     @property
     def directory(self) -> Path:
-        """For files of this run; gone at its end."""
+        """Directory for files of this run; removed at its end."""
         ...
 
     def run(
@@ -60,9 +60,9 @@ class Host(Protocol):
         mounts: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Program:
-        """Start a program as root; it is ended when the host is left, at the latest.
+        """Start a program as root; it ends at the latest when the host is left.
 
-        *mounts* maps directories to what the program alone shall see there: a directory of that host, or ``TMPFS``.
+        *mounts* maps directories to private mounts: a directory of that host, or ``TMPFS``.
         """
         ...
 
@@ -71,34 +71,31 @@ class Host(Protocol):
         ...
 
     def program(self, name: str) -> str:
-        """Return where one of our own commands is: mptcp-proxy, mptcp-throttler."""
+        """Return the path of one of our own commands: mptcp-proxy, mptcp-throttler."""
         ...
 
     def write(self, name: str, text: str) -> Path:
-        """Write *text* to file *name* below :attr:`directory`, with the directories above it."""
+        """Write *text* to file *name* below :attr:`directory`, making its parent directories."""
         ...
 
     def provide(self, file: Path) -> Path:
-        """Return where *file* of this machine is there, copied below :attr:`directory` if need be.
-
-        What is below :attr:`directory` already is on that host.
-        """
+        """Return this machine's *file* on that host, copied below :attr:`directory` unless it is already there."""
         ...
 
     def read(self, path: Path) -> bytes:
-        """Return what file *path* of that host holds; TestbedError where it cannot be read."""
+        """Return the content of *path* on that host. Raises TestbedError if it cannot be read."""
         ...
 
     def address(self, device: str, family: int = 4) -> str:
-        """Return the address of *device*, family 4 or 6, as text; KeyError where there is none."""
+        """Return the address of *device*, family 4 or 6, as text; KeyError if there is none."""
         ...
 
     def service_address(self, family: int = 4) -> str:
-        """Return the address by which others reach what is served here."""
+        """Return the address at which others reach this host's services."""
         ...
 
     def mib(self) -> dict[str, int]:
-        """Return the protocol counters by the names nstat(8) gives them: TcpRetransSegs, MPTcpExtMPJoinAckRx, …"""
+        """Return the protocol counters by their nstat(8) names: TcpRetransSegs, MPTcpExtMPJoinAckRx, …"""
         ...
 
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> AbstractContextManager[None]:
@@ -106,35 +103,35 @@ class Host(Protocol):
         ...
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
-        """Set a sysctl and put the old value back."""
+        """Set a sysctl, and restore the old value at the end of the scope."""
         ...
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Call *callback* when the host is left, before what was started earlier is ended."""
+        """Call *callback* when the host is left, before earlier started programs are ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPath:
-    """A path as the client has it."""
+    """One of the client's paths."""
 
     name: str
-    """``ethernet``, ``wifi``: as the scenarios and the policy call it."""
+    """``ethernet``, ``wifi``: the name in scenarios and policy."""
     device: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """Client, proxy and origin of an experiment, and the client's paths; the first is where connections open."""
+    """Client, proxy and origin of an experiment, and the client's paths; connections open on the first."""
 
     client: Host
     proxy: Host
     origin: Host
     paths: tuple[ClientPath, ...]
     proxy_devices: tuple[str, ...]
-    """The proxy's interfaces towards the client: what the throttler watches."""
+    """The proxy's interfaces towards the client, which the throttler watches."""
     emulated: bool
-    """Whether the paths are emulated, so that their rates and delays can be set."""
+    """Whether the paths are emulated, so that rates and delays can be set."""
 
     def path(self, name: str) -> ClientPath:
         for path in self.paths:

@@ -1,4 +1,4 @@
-"""Where what belongs to this project is on this machine: the checkout, its configuration, its commands."""
+"""Paths of this project on this machine: the checkout, its configuration, its commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THROTTLER_CONFIG = REPOSITORY / "conf" / "throttler.yaml"
 
 
 def program(name: str) -> str:
-    """Return the path of one of our own commands: beside this interpreter, else on PATH."""
+    """Return the path of one of our own commands: beside this interpreter, otherwise on PATH."""
     beside = Path(sysconfig.get_path("scripts")) / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:

@@ -1,7 +1,7 @@
-"""A topology as data: nodes, the links between them, and the routes and MPTCP settings of each node.
+"""A topology as data: nodes, the links between them, and each node's routes and MPTCP settings.
 
-Nothing here touches the kernel; ``plan`` turns a topology into commands and ``build`` runs them. Rates
-are integer bits per second, as counted by the kernel's shapers: IP packet plus 14 bytes of Ethernet header.
+Nothing here touches the kernel; ``plan`` turns a topology into commands and ``build`` runs them. Rates are integer bits
+per second as the kernel's shapers count: IP packet plus 14 bytes of Ethernet header.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_PM_LIMIT = 8
 
 
 class TopologyError(ValueError):
-    """A topology that cannot be built: the text names the node, link or address that is at fault."""
+    """A topology that cannot be built: the text names the node, link or address at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A veth pair. Each direction is shaped to the rate where it leaves the sending end; None leaves it unshaped."""
+    """A veth pair. Each direction is shaped at the sending end; rate None leaves it unshaped."""
 
     a: End
     b: End
     rate: int | None = None
     queue_ms: int = 50
-    """How long a packet may wait in the shaper's queue, which is drop-tail."""
+    """Longest time of a packet in the shaper's drop-tail queue."""
     offloads: bool = False
     """Keep segmentation and receive offloads. Off by default: with them MPTCP over veth is erratic."""
     mtu: int = 1500
@@ -63,7 +63,7 @@ class Route:
     table: int | None = None
     metric: int | None = None
     mtu: int | None = None
-    """For packets on this route, where it is less than the device's."""
+    """For packets on this route, if less than the device's."""
 
     @property
     def family(self) -> int:
@@ -72,7 +72,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """``ip rule``: packets from *source*, or that came in by *incoming*, look in *table*."""
+    """``ip rule``: packets from *source*, or received on *incoming*, use *table*."""
 
     table: int
     family: int
@@ -92,7 +92,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``ip mptcp limits``: how many subflows and announced addresses a connection of this node may have."""
+    """``ip mptcp limits``: most subflows and accepted announced addresses per connection of this node."""
 
     subflows: int = MAX_PM_LIMIT
     add_addr_accepted: int = MAX_PM_LIMIT
@@ -113,19 +113,19 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """The router of an emulated path, between client and core: it does to packets what *path* says."""
+    """The router of an emulated path, between client and core, which treats packets as *path* says."""
 
     node: str
     path: EmulatedPath
     client_device: str
-    """Of the node ``client``: where the path begins."""
+    """Of the node ``client``, where the path begins."""
     down: str = "lan"
     """The hop's device towards the client."""
     up: str = "wan"
 
     @property
     def directions(self) -> tuple[tuple[str, str, Direction], ...]:
-        """Name, sending device, and what is to happen."""
+        """Name, sending device, and treatment."""
         return (("down", self.down, self.path.down), ("up", self.up, self.path.up))
 
     @property
@@ -135,13 +135,13 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Nodes and links. Checked when made, so that a mistake is reported before anything is built."""
+    """Nodes and links, checked when made, so that a mistake is reported before anything is built."""
 
     name: str
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
     congestion_control: str | None = "cubic"
-    """Wanted in every namespace; where the kernel lacks it, what is there is kept. None keeps it anyhow."""
+    """For every namespace, if the kernel has it; otherwise, and with None, the existing one is kept."""
     hops: tuple[Hop, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Another MTU for a while, without losing IPv6 for good.
+"""Change an MTU for a while, without losing IPv6 for good.
 
-Below 1280 bytes (RFC 8200, 5) the kernel takes IPv6 off an interface with all its addresses and routes, and does not
-give them back (``addrconf_notify`` of net/ipv6/addrconf.c). So they are saved before and restored afterwards.
+Below 1280 bytes (RFC 8200, 5) the kernel removes IPv6 from an interface with all its addresses and routes, and does not
+restore them (``addrconf_notify`` of net/ipv6/addrconf.c). So they are saved before and restored afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ done
 
 
 def mtu(host: Host, device: str, value: int) -> AbstractContextManager[None]:
-    """Have *device* of *host* an MTU of *value* bytes until the end of the scope."""
+    """Set the MTU of *host*'s *device* to *value* bytes until the end of the scope."""
     before = host.run(["cat", f"/sys/class/net/{device}/mtu"]).stdout.strip()
     if before == str(value):
         return nullcontext()

@@ -21,12 +21,12 @@ from .plan import node_steps
 from .process import Process
 
 CLONE_NEWNET = 0x40000000
-"""linux/sched.h; os.setns() is there from Python 3.12 only."""
+"""linux/sched.h; os.setns() needs Python 3.12."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def set_namespace(descriptor: int, what: str) -> None:
-    """Move the calling thread into the network namespace that *descriptor* is of; *what* names it in an error."""
+    """Move the calling thread into the network namespace of *descriptor*; errors name it *what*."""
     if _libc.setns(descriptor, CLONE_NEWNET) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"enter network namespace {what}: {os.strerror(error)}")
@@ -52,7 +52,7 @@ class InterfaceBytes:
     received: int
     sent: int
     packets: int
-    """Received."""
+    """Received packets."""
 
 
 class LiveNode:
@@ -65,7 +65,7 @@ class LiveNode:
         self._topology = topology
         self._scope = scope
         with entered(namespace):
-            # The file shows the devices of the namespace in which it was opened, from wherever it is read.
+            # The file shows the devices of the namespace in which it was opened, wherever it is read.
             self._counters = os.open("/proc/thread-self/net/dev", os.O_RDONLY | os.O_CLOEXEC)
         scope.callback(os.close, self._counters)
         self._logs = 0
@@ -86,10 +86,7 @@ class LiveNode:
         mounts: Mapping[str, str | os.PathLike[str]] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start a program; it is ended, by its id, when the testbed is taken down at the latest.
-
-        *mounts* maps directories to what the program alone shall see there: a directory, or ``TMPFS``.
-        """
+        """Start a program, ended at the latest with the testbed; *mounts*: private directories, or ``TMPFS``."""
         label = name or Path(argv[0]).name
         self._logs += 1
         log = self.directory / f"{self.name}-{label}-{self._logs}.log"
@@ -99,7 +96,7 @@ class LiveNode:
 
     @contextmanager
     def running(self, argv: Sequence[str], *, name: str | None = None) -> Iterator[Process]:
-        """Have a program run, to the end of the scope at most."""
+        """Run a program until the end of the scope at most."""
         process = self.popen(argv, name=name)
         try:
             yield process
@@ -107,7 +104,7 @@ class LiveNode:
             process.kill()
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Call *callback* when the testbed is taken down, before what was started earlier is ended."""
+        """Call *callback* when the testbed is taken down, before earlier started programs are ended."""
         self._scope.callback(callback)
 
     def entered(self) -> AbstractContextManager[None]:
@@ -130,7 +127,7 @@ class LiveNode:
         return self.counters()[device]
 
     def service_address(self, family: int = 4) -> str:
-        """Return the address of the first device that has one of *family*: what the node serves is reached there."""
+        """Return the node's first address of *family*, at which others reach its services."""
         for device in self._topology.devices(self.name):
             address = self._topology.end(self.name, device).address(family)
             if address is not None:
@@ -163,25 +160,25 @@ class LiveNode:
             raise TestbedError(f"[{self.name}] read {path}: {error.strerror}") from None
 
     def mib(self) -> dict[str, int]:
-        """Return the protocol counters by the names nstat(8) gives them: TcpRetransSegs, MPTcpExtMPJoinAckRx, …"""
+        """Return the protocol counters by their nstat(8) names: TcpRetransSegs, MPTcpExtMPJoinAckRx, …"""
         with self.entered():
             return counters.read_protocols()
 
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
-        """Run *do*, and *undo* at the end of the scope: a change of the node for a part of a test."""
+        """Run *do*, and *undo* at the end of the scope."""
         self.run(do)
         with undone(lambda: self.run(undo)):
             yield
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
-        """Set a sysctl of this namespace and put the old value back."""
+        """Set a sysctl of this namespace, and restore the old value at the end of the scope."""
         before = self.run(["sysctl", "-n", key]).stdout.strip()
         return self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"])
 
     @contextmanager
     def link_down(self, device: str) -> Iterator[None]:
-        """Take a device down for a while; its routes go with it and are declared anew afterwards."""
+        """Take a device down during the scope; its routes vanish with it and are declared anew afterwards."""
 
         self.run(["ip", "link", "set", device, "down"])
         try:

@@ -1,8 +1,8 @@
-"""OpenVPN between two nodes, unmodified: over UDP, or over TCP, which may be Multipath TCP and go through a proxy.
+"""Unmodified OpenVPN between two nodes: over UDP, or over TCP, optionally MPTCP and through a proxy.
 
-Both ends authenticate each other by the fingerprints of their certificates (``--peer-fingerprint``, from OpenVPN 2.6
-on). Data are neither enciphered nor signed: what they cost is not what is compared. All else is OpenVPN's default,
-its replay window of 64 packets as well.
+Both ends authenticate each other by certificate fingerprints (``--peer-fingerprint``, from OpenVPN 2.6 on). Data are
+neither encrypted nor signed: their cost is not what is compared. Everything else is OpenVPN's default, including the
+replay window of 64 packets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class OpenVpn:
-    """A pair that runs."""
+    """A running pair."""
 
     number: int
     client: Process
@@ -40,17 +40,17 @@ class OpenVpn:
 
     @property
     def device(self) -> str:
-        """The inner one, at both ends."""
+        """The inner device's name, at both ends."""
         return device_of(self.number)
 
     @property
     def client_address(self) -> str:
-        """Of the device, at the client."""
+        """The device's address at the client."""
         return f"10.94.{self.number}.2"
 
     @property
     def server_address(self) -> str:
-        """Of the device, at the server."""
+        """The device's address at the server."""
         return f"10.94.{self.number}.1"
 
     def wait(self) -> None:
@@ -60,7 +60,7 @@ class OpenVpn:
 
 
 def device_of(number: int) -> str:
-    """Return the name of the inner device of the pair *number*."""
+    """Return the name of the inner device of pair *number*."""
     return f"vpn{number}"
 
 
@@ -75,10 +75,10 @@ def over_udp(
     local: str | None = None,
     wait: bool = True,
 ) -> Iterator[OpenVpn]:
-    """Have a pair over UDP, both with *port*; *remote*: the server's address, *local*: the client's, if not any.
+    """Run a pair over UDP, both on *port*; *remote*: the server's address, *local*: the client's, None for any.
 
-    *number*, 0 to 255, tells pairs of the same nodes apart, whose ports must differ, too. Without *wait* it is not
-    ready yet. Raises TestbedError.
+    *number*, 0 to 255, distinguishes pairs of the same nodes, whose ports must differ, too. Without *wait* the pair is
+    not ready yet. Raises TestbedError.
     """
     more = [] if local is None else ["--local", local]
     first, second = f"10.94.{number}.1", f"10.94.{number}.2"
@@ -106,17 +106,18 @@ def over_tcp(
     multipath: bool = True,
     wait: bool = True,
 ) -> Iterator[OpenVpn]:
-    """Have a pair over TCP; *remote* and *port* are the server's.
+    """Run a pair over TCP; *remote* and *port* are the server's.
 
-    *proxy*: address and port of an HTTP proxy that the client asks for the server by CONNECT; ours allows port 443.
-    *multipath*: both ends speak Multipath TCP, by mptcpize(8). Without *wait* it is not ready yet. Raises TestbedError.
+    *proxy*: address and port of an HTTP proxy, which the client reaches the server through by CONNECT; ours allows port
+    443. *multipath*: both ends speak MPTCP, by mptcpize(8). Without *wait* the pair is not ready yet. Raises
+    TestbedError.
     """
     by = [] if proxy is None else ["--http-proxy", proxy[0], str(proxy[1])]
     # Each packet leaves at once, as over UDP.
     common = ["--socket-flags", "TCP_NODELAY"]
     client_argv = ["openvpn", "--client", "--proto", "tcp4-client", "--remote", remote, str(port), "--nobind", *by]
-    # Between two points (without --server) OpenVPN closes its listening socket when a client has connected, and the
-    # kernel then refuses a join.
+    # In point-to-point mode (without --server) OpenVPN closes its listening socket once a client has connected, and
+    # the kernel then refuses a join.
     pool = ["--topology", "subnet", "--server", f"10.94.{number}.0", "255.255.255.0"]
     server_argv = ["openvpn", "--proto", "tcp4-server", "--lport", str(port), *pool]
     client_argv, server_argv = [*client_argv, *common], [*server_argv, *common]
@@ -150,7 +151,7 @@ def _common(stem: Path, end: str, other: str, number: int) -> list[str]:
         return stem.with_name(f"{stem.name}-{of}.{kind}")
 
     fingerprint = file(other, "fingerprint").read_text().strip()
-    # Without a cipher OpenVPN would agree on new keys after each 64 MB, as it does for ciphers with small blocks.
+    # Without a cipher OpenVPN would renegotiate keys after each 64 MB, as for ciphers with small blocks.
     return [
         "--dev", device_of(number), "--dev-type", "tun", "--tun-mtu", str(MTU),
         "--cert", str(file(end, "crt")), "--key", str(file(end, "key")), "--peer-fingerprint", fingerprint,

@@ -1,9 +1,9 @@
-"""Which namespaces are ours, and which of these belong to a run that is dead.
+"""Which namespaces are ours, and which of these belong to a dead run.
 
-A run claims an id with a lock file in ``RUN_DIRECTORY``, on which it holds a flock(2) as long as it lives;
-its namespaces are called ``mpx-ID-NODE``. A lock file that nobody holds is that of a dead run, whatever
-became of its process id. Namespaces without a lock file are not ours and are never touched; hence the lock file of a
-run stays as long as one of its namespaces does, or something in its temporary directory, which it alone names.
+A run claims an id with a lock file in ``RUN_DIRECTORY``, on which it holds a flock(2) while it lives; its namespaces
+are called ``mpx-ID-NODE``. A lock file that nobody holds belongs to a dead run, whatever became of its process id.
+Namespaces without a lock file are not ours and are never touched. So a run's lock file stays as long as one of its
+namespaces, or something in its temporary directory, which only the lock file names.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Run:
     directory: Path
     alive: bool
     damaged: bool = False
-    """Whether the lock file does not say which directory it is, nor of which process: neither means anything then."""
+    """Whether the lock file is unreadable; then :attr:`pid` and :attr:`directory` mean nothing."""
 
     def namespace(self, node: str) -> str:
         return f"{PREFIX}-{self.id}-{node}"
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """Those that exist now."""
+        """The run's existing namespaces."""
         return tuple(sorted(p.name for p in NAMESPACES.glob(f"{PREFIX}-{self.id}-*")))
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What clearing up after killed runs came to, a line for each thing."""
+    """Result of cleaning up after killed runs, a line for each thing."""
 
     done: tuple[str, ...]
     left: tuple[str, ...]
@@ -64,9 +64,9 @@ _collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
 
 @contextmanager
 def collected_leftovers() -> Iterator[list[str]]:
-    """Collect what testbeds that end within leave behind, a line each, instead of TestbedError at their end.
+    """Collect what testbeds within the scope leave behind, a line each, instead of raising TestbedError at their end.
 
-    For who has a result to write first: an hour of measurements is not to be lost by a file that stays.
+    Use it to write a result first: a file that stays must not lose an hour of measurements.
     """
     lines: list[str] = []
     token = _collected.set(lines)
@@ -77,7 +77,7 @@ def collected_leftovers() -> Iterator[list[str]]:
 
 
 def leave_behind(line: str) -> None:
-    """Say by *line* what a testbed leaves behind: to who collects it, else as TestbedError."""
+    """Report by *line* what a testbed leaves behind: to the collector, or as TestbedError if there is none."""
     lines = _collected.get()
     if lines is None:
         raise TestbedError(line)
@@ -88,7 +88,7 @@ def leave_behind(line: str) -> None:
 def registry() -> Iterator[Path]:
     """Hold the lock under which runs are claimed, judged and removed, and shared sysctls are touched.
 
-    Yields the directory in which that is noted which outlives a run that is killed.
+    Yield the directory for notes that must outlive a killed run.
     """
     try:
         RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
@@ -106,14 +106,14 @@ def registry() -> Iterator[Path]:
 def claimed_run() -> Iterator[Run]:
     """Claim an id and a temporary directory; both are given back at the end.
 
-    Where a namespace of the run is still there, its deletion failed: the run is then one that is dead, with all it has,
-    and :func:`remove_stale` tries again. So it is where something in the directory stays, which is left behind.
+    If the deletion of a namespace failed, or something in the directory stays, the run remains as a dead one with all
+    it has, and :func:`remove_stale` tries again.
     """
     with registry():
         identifier = secrets.token_hex(3)
         lock = RUN_DIRECTORY / f"{identifier}.lock"
         with ExitStack() as failing:
-            # A lock file that names no directory would be taken for a damaged one, and stay.
+            # A lock file that names no directory would count as damaged, and stay.
             failing.callback(lock.unlink, missing_ok=True)
             descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             failing.callback(os.close, descriptor)
@@ -136,7 +136,7 @@ def claimed_run() -> Iterator[Run]:
 
 
 def _give_back(claimed: Run, lock: Path) -> None:
-    """Remove the directory of *claimed*, then its *lock* file; where the one stays, the other does too."""
+    """Remove the directory of *claimed*, then its *lock* file; if the directory stays, so does the file."""
     stays = removed(claimed.directory)
     if stays is None:
         lock.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ def _runs() -> Iterator[Run]:
             except BlockingIOError:
                 alive = True
             else:
-                # A run that ended in good order since the file was opened has removed it, and its directory.
+                # A run that ended in order since the file was opened has removed it and its directory.
                 if not os.fstat(descriptor).st_nlink:
                     continue
             try:
@@ -180,9 +180,9 @@ def runs() -> tuple[Run, ...]:
 
 
 def remove_stale() -> Cleaned:
-    """End what still runs in the namespaces of dead runs, and remove these; one that fails does not keep the others.
+    """End what still runs in the namespaces of dead runs, and remove these; a failure does not stop the others.
 
-    Of a run whose lock file is damaged the temporary directory is not known: it is named as left, and the file stays.
+    A damaged lock file hides its run's temporary directory: that is reported as left, and the file stays.
     """
     done: list[str] = []
     left: list[str] = []
@@ -201,7 +201,7 @@ def remove_stale() -> Cleaned:
                     f"{name}: {lock} is damaged and does not say where its temporary directory is: "
                     f"remove {parent_directory()}/{PREFIX}-{dead.id}-*, then that file"
                 )
-            # As long as a namespace stays, what runs in it may need its files.
+            # Processes in a remaining namespace may need the run's files.
             stays = None if failures else removed(dead.directory)
             if stays is not None:
                 failures.append(f"{name}: {stays}")
@@ -214,7 +214,7 @@ def remove_stale() -> Cleaned:
 
 
 def namespace_processes(namespace: str) -> tuple[int, ...]:
-    """Return the ids of the processes inside *namespace*, without our own."""
+    """Return the process ids inside *namespace*, without our own."""
     answer = run(["ip", "netns", "pids", namespace], check=False).stdout
     return tuple(pid for pid in map(int, answer.split()) if pid != os.getpid())
 
@@ -222,7 +222,7 @@ def namespace_processes(namespace: str) -> tuple[int, ...]:
 def delete_namespace(namespace: str, grace: float = 3.0, patience: float = 60.0) -> None:
     """End every process inside *namespace* (TERM, KILL after *grace* seconds), then delete it.
 
-    *patience*: seconds until a process is gone that was killed, on a machine that has other things to do.
+    *patience*: seconds for a killed process to vanish on a busy machine.
     """
     if not (NAMESPACES / namespace).exists():
         return

@@ -1,7 +1,7 @@
 """From a topology to the commands that build it: pure, so that it can be printed and compared.
 
-Every step is one command of iproute2, ethtool or sysctl, to be run inside one node's namespace. Order:
-sysctls (they hold for devices made afterwards), links, addresses, devices up, qdiscs, routes, MPTCP.
+Every step is one command of iproute2, ethtool or sysctl inside one node's namespace. Order: sysctls (they apply to
+devices made afterwards), links, addresses, devices up, qdiscs, routes, MPTCP.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ..emulation.model import seed_of
 from .model import End, Hop, Link, Node, Topology
 
 COMMON_SYSCTLS = (
-    # Two paths with policy routing: the reverse path of a packet is not the route of its destination.
+    # Two paths with policy routing: a packet's reverse path is not the route to its source.
     ("net.ipv4.conf.all.rp_filter", "0"),
     ("net.ipv4.conf.default.rp_filter", "0"),
-    # No wait for duplicate address detection, no addresses or routes that were not declared.
+    # No wait for duplicate address detection, no undeclared addresses or routes.
     ("net.ipv6.conf.default.accept_dad", "0"),
     ("net.ipv6.conf.default.accept_ra", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
-    # A device that is taken down for a while keeps its IPv6 addresses, as it keeps its IPv4 ones.
+    # A device that goes down for a while keeps its IPv6 addresses, like its IPv4 addresses.
     ("net.ipv6.conf.default.keep_addr_on_down", "1"),
-    # Each run starts without what an earlier connection learnt.
+    # Each run starts without the metrics of earlier connections.
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.mptcp.enabled", "1"),
 )
@@ -44,10 +44,7 @@ class Step:
 
 
 def tbf(rate: int, queue_ms: int, frame: int = ETHERNET_FRAME) -> tuple[str, ...]:
-    """Return the arguments of tc-tbf(8) for a drop-tail queue of *queue_ms* at *rate* bits per second.
-
-    A packet that is larger than *frame* bytes may find no room in the bucket, ever.
-    """
+    """Return tc-tbf(8) arguments for a drop-tail queue; packets larger than *frame* bytes may never fit its bucket."""
     burst = max(2 * frame, rate * 2 // 8_000)
     queue = max(10 * frame, rate * queue_ms // 8_000)
     return ("tbf", "rate", f"{rate}bit", "burst", str(burst), "limit", str(queue + burst))
@@ -55,8 +52,8 @@ def tbf(rate: int, queue_ms: int, frame: int = ETHERNET_FRAME) -> tuple[str, ...
 
 def _link_steps(link: Link, number: int, namespace: str) -> Iterator[Step]:
     a, b = link.a, link.b
-    # Where both ends happen to have one index, the kernel takes them for a device without a link beneath
-    # and notifies IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
+    # If both ends happen to have the same index, the kernel takes them for a device without a lower link and notifies
+    # IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
     index = ("index", str(FIRST_INDEX + number))
     pair = ("ip", "link", "add", a.device, *index, "mtu", str(link.mtu), "type", "veth")
     yield Step(a.node, (*pair, "peer", "name", b.device, "mtu", str(link.mtu), "netns", namespace))
@@ -96,10 +93,7 @@ def node_steps(node: Node) -> Iterator[Step]:
 
 
 def hop_steps(hop: Hop, *, netem: bool = False, seed: int | None = None) -> Iterator[Step]:
-    """Return what makes a path's rates and, with *netem*, all else of it: first delay and loss, then the rate.
-
-    *seed* is None where this netem cannot be seeded.
-    """
+    """Yield the steps for a path's rates and, with *netem*, first its delay and loss; *seed* None: no netem seed."""
     for name, device, direction in hop.directions:
         add = ("tc", "qdisc", "add", "dev", device)
         where: tuple[str, ...] = ("root",)
@@ -115,10 +109,7 @@ def hop_steps(hop: Hop, *, netem: bool = False, seed: int | None = None) -> Iter
 def steps(
     topology: Topology, namespaces: dict[str, str], *, netem: bool = False, seed: int | None = None
 ) -> tuple[Step, ...]:
-    """Return all steps, in order; *namespaces* maps node names to namespace names, which exist already.
-
-    Without *netem* the paths of the topology's hops have their rates and nothing else.
-    """
+    """Return all steps, in order; *namespaces*: names by node. Without *netem* hops only limit the rate."""
     result: list[Step] = []
     for node in topology.nodes:
         settings = (*COMMON_SYSCTLS, *node.sysctls)

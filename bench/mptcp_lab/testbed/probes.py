@@ -1,9 +1,8 @@
-"""Measuring what a path does to packets, by the kernel's clock at both ends and with nothing of the emulator.
+"""Measure what a path does to packets, by the kernel's clock at both ends, independently of the emulator.
 
-- ``Ping``: ICMP echo (RFC 792), answered by the far kernel; the round trip is from the kernel's time stamp of
-  sending to that of receiving (SO_TIMESTAMPING, Documentation/networking/timestamping.rst), so that a slow Python
-  costs nothing.
-- ``Receiver``: numbered datagrams, in the order of their arrival.
+- ``Ping``: ICMP echo (RFC 792), answered by the far kernel; the round trip is between the kernel's send and receive
+  time stamps (SO_TIMESTAMPING, Documentation/networking/timestamping.rst), so that a slow Python costs nothing.
+- ``Receiver``: numbered datagrams, in order of arrival.
 - as a program, in a namespace: the sender of numbered datagrams, and of a load at a given rate.
 """
 
@@ -24,7 +23,7 @@ from .host import Program
 from .node import LiveNode
 
 SO_TIMESTAMPING = 37
-"""asm-generic/socket.h; SCM_TIMESTAMPING is the same."""
+"""asm-generic/socket.h; SCM_TIMESTAMPING has the same number."""
 TX_SOFTWARE, RX_SOFTWARE, REPORT_SOFTWARE, WITH_ID, STAMP_ONLY = 1 << 1, 1 << 3, 1 << 4, 1 << 7, 1 << 11
 """linux/net_tstamp.h, SOF_TIMESTAMPING_…"""
 SO_RCVBUFFORCE, UDP_SEGMENT = 33, 103
@@ -32,11 +31,11 @@ IP_RECVERR = 11
 ECHO_REQUEST, ECHO_REPLY = 8, 0
 RECEIVE_BUFFER = 64 << 20
 POLL = 0.05
-"""Seconds between two looks whether a sender has ended."""
+"""Seconds between two checks whether a sender has ended."""
 DISCARD = 9
 """RFC 863: nobody listens there."""
 DATAGRAM = 1472
-"""The most that fits into an MTU of 1500: 1514 bytes as the shapers count them."""
+"""The most that fits into an MTU of 1500: 1514 bytes as the shapers count."""
 FRAME = 1514
 _NUMBER = struct.Struct("!Q")
 
@@ -48,13 +47,13 @@ def _checksum(data: bytes) -> int:
 
 
 def _echo_request(identifier: int, number: int) -> bytes:
-    # 56 bytes of data, as ping(8) has them.
+    # 56 bytes of data, like ping(8).
     rest = struct.pack("!HH", identifier, number) + bytes(56)
     return struct.pack("!BBH", ECHO_REQUEST, 0, _checksum(bytes((ECHO_REQUEST, 0, 0, 0)) + rest)) + rest
 
 
 def _stamp(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
-    """Return nanoseconds since the epoch."""
+    """Return the time stamp in nanoseconds since the epoch."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPING):
             seconds, nanoseconds = struct.unpack_from("@qq", data)
@@ -73,10 +72,7 @@ class Ping:
     received: dict[int, int] = field(default_factory=dict)
 
     def run(self, count: int, interval: float, linger: float = 0.5) -> list[float]:
-        """Send *count*, one every *interval* seconds, and return the round trips in milliseconds, in order of sending.
-
-        Requests that got no answer within *linger* seconds after the last are left out.
-        """
+        """Return the round trips in ms of *count* requests, in order, without those unanswered after *linger* s."""
         if not 0 < count <= 1 << 16:
             raise ValueError(f"{count} echo requests: their numbers have 16 bits")
         identifier = os.getpid() & 0xFFFF
@@ -96,7 +92,7 @@ class Ping:
         return [(self.received[n] - self.sent[n]) / 1e6 for n in answered]
 
     def _read(self, channel: socket.socket, identifier: int, until: float) -> None:
-        # What came while this process did not run is read all the same.
+        # What came while this process did not run is read as well.
         while select.select([channel], [], [], max(0.0, until - time.monotonic()))[0]:
             self._take_sent(channel)
             try:
@@ -123,12 +119,12 @@ class Ping:
 
 
 class Receiver:
-    """Numbered datagrams on *node*, in the order of their arrival."""
+    """Numbered datagrams received on *node*, in order of arrival."""
 
     def __init__(self, node: LiveNode, address: str) -> None:
         with node.entered():
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        # A burst must not be lost here: what is lost shall have been lost on the path.
+        # A burst must not be lost here: only losses on the path count.
         self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
         self._socket.bind((address, 0))
         self.address, self.port = self._socket.getsockname()
@@ -140,12 +136,12 @@ class Receiver:
         self._socket.close()
 
     def numbers(self, sender: Program, silence: float = 2.0) -> list[int]:
-        """Return the numbers that came until *sender* had ended and none came for *silence* seconds."""
+        """Return the numbers received until *sender* had ended and *silence* seconds passed without one."""
         self._socket.settimeout(POLL)
         numbers: list[int] = []
         silent_since = time.monotonic()
         while True:
-            # Before it is waited: what came while this process did not run is to be found still.
+            # Taken before waiting: packets that came while this process did not run must still be found.
             now = time.monotonic()
             try:
                 numbers.append(_NUMBER.unpack_from(self._socket.recv(2048))[0])
@@ -163,10 +159,7 @@ def send_command(source: str, target: str, port: int, count: int, per_second: in
 
 
 def load_command(source: str, target: str, rate: int, burst: int, seconds: float) -> list[str]:
-    """Return the argv of a program that loads a path with full packets.
-
-    *rate* is in bits per second as the shapers count, *burst* the packets that are sent at once.
-    """
+    """Return the argv of a load of full packets, *rate* bits/s as the shapers count, *burst* packets per send."""
     return [sys.executable, "-I", "-m", __name__, "load", source, target, str(rate), str(burst), str(seconds)]
 
 
@@ -188,7 +181,7 @@ def _send(source: str, target: str, port: int, count: int, per_second: int, size
 def _load(source: str, target: str, rate: int, burst: int, seconds: float) -> None:
     channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     channel.bind((source, 0))
-    # One call for many datagrams, udp(7): what the sender costs shall not be what is measured.
+    # One call for many datagrams, udp(7): the sender's own cost must not be measured.
     channel.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, DATAGRAM)
     channel.connect((target, DISCARD))
     data = bytes(DATAGRAM * burst)

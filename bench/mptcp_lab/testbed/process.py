@@ -14,11 +14,11 @@ from ..agent.processes import MountError, kill_tree, with_mounts
 from .commands import TestbedError
 
 KILLED = 60.0
-"""Seconds within which a process is gone that was killed: on a busy machine it waits for a processor even for that."""
+"""Seconds for a killed process to vanish: on a busy machine it waits for a processor even for that."""
 
 
 class Started(Protocol):
-    """What :class:`Process` needs of a program that runs; subprocess.Popen has it."""
+    """What :class:`Process` needs of a running program; subprocess.Popen has it."""
 
     pid: int
 
@@ -29,10 +29,7 @@ class Started(Protocol):
 
 
 def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int) -> Started:
-    """Start *argv* in *namespace* where it alone sees *mounts*, with the environment *env*; it writes to *log*.
-
-    Raises MountError where a mount cannot be made, and FileNotFoundError.
-    """
+    """Start *argv* in *namespace* with private *mounts*; it writes to *log*. Raises MountError, FileNotFoundError."""
     # Every wrapper ends in exec, so the process id is the program's own.
     return subprocess.Popen(
         ["ip", "netns", "exec", namespace, *with_mounts(list(argv), mounts)],
@@ -40,7 +37,7 @@ def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: M
         stdout=log,
         stderr=subprocess.STDOUT,
         env=env,
-        # Ctrl-C at the terminal must reach us alone: we end the programs in order.
+        # Ctrl-C at the terminal must reach only us: we end the programs in order.
         start_new_session=True,
     )
 
@@ -49,7 +46,7 @@ class Process:
     """A started program. Its output goes to :attr:`log`; :meth:`stop` ends it."""
 
     spawn = staticmethod(spawn)
-    """Tests have a faster one for our own commands."""
+    """Tests replace it by a faster one for our own commands."""
 
     def __init__(
         self,
@@ -104,13 +101,13 @@ class Process:
         return "".join(f"\n    {line}" for line in self.output().splitlines()[-lines:])
 
     def kill(self) -> None:
-        """End it as a crash would: SIGKILL, no clean-up of its own."""
+        """End it like a crash: SIGKILL, without clean-up of its own."""
         with suppress(ProcessLookupError):
             self._popen.kill()
         self._popen.wait(KILLED)
 
     def kill_tree(self) -> None:
-        """SIGKILL for it and all that it started and that still is its offspring."""
+        """SIGKILL it and its remaining descendants."""
         if self.running:
             kill_tree(self.pid)
         self._popen.wait(KILLED)

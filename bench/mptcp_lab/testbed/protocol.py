@@ -1,4 +1,4 @@
-"""Whether a download was Multipath TCP, by the counters of its client and its proxy. Pure."""
+"""Whether a download used MPTCP, by the counters of its client and its proxy. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..agent.counters import fallbacks
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What the kernel's counters say of one download."""
+    """The kernel's counters for one download."""
 
     requested: int
     """MPTCP connections that the client asked for."""
     fallbacks: int
-    """Connections of client and proxy that became plain TCP, by whatever way: RFC 8684, 3.7."""
+    """Connections of client and proxy that became plain TCP, in whatever way: RFC 8684, 3.7."""
     joins: int
-    """Joined subflows that were established, counted at the proxy: to the client one that is refused looks so, too."""
+    """Established joined subflows, counted at the proxy: to the client a refused one looks established, too."""
     proxy_requested: int
-    """MPTCP connections that the proxy asked for. It should ask for none: towards the origin it speaks plain TCP."""
-    # Counted where the SYN leaves: an origin that listens on plain TCP counts no MP_CAPABLE that it is sent.
+    """MPTCP connections that the proxy asked for; it should ask for none, because it speaks plain TCP to the origin."""
+    # Counted where the SYN leaves: an origin that listens on plain TCP counts no received MP_CAPABLE.
 
     @classmethod
     def of(cls, client: Mapping[str, int], proxy: Mapping[str, int]) -> Protocol:
-        """Return what was added to the counters of *client* and *proxy* in these terms."""
+        """Return the increments of the counters of *client* and *proxy* as a Protocol."""
         asked = "MPTcpExtMPCapableSYNTX"
         return cls(
             requested=client.get(asked, 0),
@@ -34,7 +34,7 @@ class Protocol:
         )
 
     def complaint(self, *, multipath: bool) -> str | None:
-        """Return what is wrong for a download that should, or should not, be Multipath TCP."""
+        """Return what is wrong with a download that should, or should not, use MPTCP."""
         if self.proxy_requested:
             return f"the proxy sent {self.proxy_requested} SYNs with MP_CAPABLE towards the origin"
         if multipath and not self.requested:

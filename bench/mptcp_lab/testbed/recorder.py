@@ -1,7 +1,7 @@
-"""Throughput per path against time, from the interface counters of one node.
+"""Throughput per path over time, from the interface counters of one node.
 
-A thread reads the counters at a fixed interval; rates are differences between readings, so that a late
-reading makes no error. Bytes are counted on the wire: payload, headers and 14 bytes of Ethernet header.
+A thread reads the counters at a fixed interval; rates are differences between readings, so that a late reading makes no
+error. Bytes are counted on the wire: payload, headers and 14 bytes of Ethernet header.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Direction = Literal["received", "sent"]
 
 
 class TooFewSamples(TestbedError, ValueError):
-    """What was recorded says nothing about the time asked for."""
+    """Too few samples in the requested time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,20 @@ class Sample:
     """Byte counters at one moment."""
 
     time: float
-    """Seconds since the recorder was started."""
+    """Seconds since the recorder started."""
     octets: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Mean bits per second of each device over one interval that ends at *time*."""
+    """Mean bits per second of each device over the interval that ends at *time*."""
 
     time: float
     bits: Mapping[str, float]
 
 
 def rates(samples: Sequence[Sample]) -> tuple[Rate, ...]:
-    """Return the rates between samples that follow each other."""
+    """Return the rates between consecutive samples."""
     return tuple(
         Rate(
             after.time,
@@ -54,7 +54,7 @@ def rates(samples: Sequence[Sample]) -> tuple[Rate, ...]:
 
 
 def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) -> float:
-    """Return the mean bits per second of *device* between the samples closest within *start* and *end*."""
+    """Return the mean bits per second of *device* between the outermost samples within *start* and *end*."""
     times = [sample.time for sample in samples]
     first, last = bisect_left(times, start), bisect_left(times, end) - 1
     if first >= last:
@@ -69,7 +69,7 @@ def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: 
     times = [sample.time for sample in within]
     found = []
     for sample in within:
-        # A window is never shorter than asked for: the reading that ends it may be late, not early.
+        # A window is never too short: the reading that ends it may be late, not early.
         last = bisect_left(times, sample.time + window - 1e-6)
         if last < len(within):
             octets = within[last].octets[device] - sample.octets[device]
@@ -80,10 +80,7 @@ def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: 
 
 
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
-    """Return the longest time, in seconds, in which *devices* together stayed below *floor* bits/s.
-
-    Raises ValueError where there are no two samples between *start* and *end*: of nothing there is no gap.
-    """
+    """Return the longest time in s with *devices* together below *floor* bits/s. Raises ValueError without samples."""
     names = tuple(devices)
     longest = current = 0.0
     previous = start
@@ -128,12 +125,12 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     @property
     def started(self) -> float:
-        """When the clock of the samples was 0, as time.monotonic()."""
+        """Origin of the samples' clock, as time.monotonic()."""
         return self._started
 
     @property
     def now(self) -> float:
-        """Seconds since the start, on the clock of the samples."""
+        """Seconds since the start, on the samples' clock."""
         return time.monotonic() - self._started
 
     @property

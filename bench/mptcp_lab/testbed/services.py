@@ -1,8 +1,8 @@
 """The programs of an experiment: Apache as origin, the proxy, the throttler, and clients that speak MPTCP.
 
-Each start function takes any :class:`~.host.Host` and returns once the program answers there, or ends it and raises
-with the end of its log: who tries again is to have one of it, and who goes on without it none. Files that it is given
-are files of this machine, or below the host's own directory.
+Each start function takes any :class:`~.host.Host` and returns once the program answers. Otherwise it ends the program
+and raises with the end of its log, so that a retry leaves one program and a failure none. Given files are files of this
+machine, or below the host's own directory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SQUID_USER = "proxy"
 PROXY_PORT = 3128
 STATUS_SOCKET = "status.sock"
 ASKING = 1.0
-"""Seconds for which one question whether a program answers goes on."""
+"""Seconds for one attempt to get an answer."""
 PATIENCE = 60.0
 """Seconds for what takes one or two on an idle machine."""
 ANSWER = 30.0
@@ -109,7 +109,7 @@ def wait_until(
 
 
 def accepts(host: Host, address: str, *ports: int, within: float = ASKING) -> bool:
-    """Say whether something takes TCP connections from *host* to *address*, all *ports*, *within* seconds."""
+    """Return whether *address* accepts TCP connections from *host* on all *ports* within *within* seconds."""
     return _answers(host, within, *(f"tcp:{address}:{port}" for port in ports))
 
 
@@ -162,20 +162,20 @@ def start_origin(
 ) -> Origin:
     """Start Debian's Apache on *host*, with plain HTTP on *ports* (443 as a goal for CONNECT).
 
-    *files* maps names to sizes in bytes. On *tls_port* they are served by TLS, with a certificate that nobody signed.
-    With *multipath* it takes Multipath TCP, by mptcpize(8), and is another one beside the usual one.
+    *files* maps names to sizes in bytes. *tls_port* serves them over TLS, with a self-signed certificate. With
+    *multipath* it speaks MPTCP, by mptcpize(8), and runs beside the plain one.
     """
     root = host.directory / f"{host.name}-apache{'-mptcp' * multipath}"
     wanted = (f"{name}={size}" for name, size in files.items())
     made = host.run(host.agent("files", str(root / "htdocs"), *wanted), timeout=600)
-    # Both families by name: "Listen 80" alone would depend on bindv6only.
+    # Both families by name: "Listen 80" would depend on bindv6only.
     listen = "\n".join(f"Listen 0.0.0.0:{port}\nListen [::]:{port}" for port in ports)
     text = _APACHE_CONFIG.format(root=root, modules=_APACHE_MODULES, listen=listen)
     if tls_port is not None:
         host.run(["sh", "-ec", _TLS_CERTIFICATE.format(root=root)])
         text += _TLS_CONFIG.format(root=root, modules=_APACHE_MODULES, port=tls_port)
     if multipath:
-        # TCP_DEFER_ACCEPT: no second subflow is ever accepted, for the third ACK of a join has no data.
+        # TCP_DEFER_ACCEPT never accepts a second subflow, because the third ACK of a join has no data.
         text += "AcceptFilter http none\n"
     config = host.write(f"{root.name}/apache.conf", text)
     argv = ["apache2", "-D", "FOREGROUND", "-f", str(config)]
@@ -217,9 +217,9 @@ class Proxy:
     host: Host
     process: Program
     state: Path
-    """What it sees as /run/mptcpproxy, or as /run/mptcprelay where it is a relay."""
+    """Its /run/mptcpproxy, or /run/mptcprelay for a relay."""
     logs: Path
-    """The same of /var/log."""
+    """Its /var/log/mptcpproxy or /var/log/mptcprelay."""
 
     def url(self, family: int = 4) -> str:
         return _url(self.host.service_address(family), PROXY_PORT)
@@ -233,16 +233,16 @@ def start_proxy(
     env: Mapping[str, str] | None = None,
     control: str | None = None,
 ) -> Proxy:
-    """Start ``mptcp-proxy run`` on *host* with run, log and shared-memory directories of its own.
+    """Start ``mptcp-proxy run`` on *host* with its own run, log and shared-memory directories.
 
-    *control* is its congestion control towards clients, which the kernel must have: the proxy itself would serve with
-    the host's own, and what was measured would be called by the name of another. None: the proxy's default, or that.
+    *control* is its congestion control towards clients; TestbedError if the kernel lacks it: the proxy would fall back
+    to the host's default, and the result would carry the wrong name. None: the proxy's default, or the host's.
     """
     if control is not None:
         arguments = ("--congestion-control", control, *arguments)
     proxy = _start_squid(host, "proxy", config, arguments, env, {})
     if control is not None:
-        # Not before: the proxy has the kernel load one that is a module.
+        # Not before: the proxy makes the kernel load it as a module.
         with undone_on_error(proxy.process.kill_tree):
             why = lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)
             if why is not None:
@@ -258,9 +258,9 @@ def start_relay(
     env: Mapping[str, str] | None = None,
     mounts: Mapping[str, str] | None = None,
 ) -> Proxy:
-    """Start ``mptcp-proxy run --role relay`` in the same way. *config*: with parents, which the shipped one has not.
+    """Start ``mptcp-proxy run --role relay`` in the same way. *config* has parents, which the shipped one lacks.
 
-    *mounts*: more of what it alone shall see, a name server's address in ``/etc/resolv.conf`` for instance.
+    *mounts*: more private mounts, such as ``/etc/resolv.conf`` with a name server's address.
     """
     return _start_squid(host, "relay", config, ("--role", "relay", *arguments), env, mounts or {})
 
@@ -274,20 +274,20 @@ def _start_squid(
     more: Mapping[str, str],
 ) -> Proxy:
     state, logs = _directory(host, f"{role}-run"), _directory(host, f"{role}-log")
-    # As the package's own log directory: Squid's workers open their logs after they gave up root. Where there is no
-    # such user, Squid says so itself.
+    # As the package's own log directory: Squid's workers open their logs after they dropped root. Without that user,
+    # Squid reports the error itself.
     host.run(["chown", SQUID_USER, str(logs)], check=False)
     mounts = {
         f"/run/mptcp{role}": str(state),
         f"/var/log/mptcp{role}": str(logs),
-        # Where several workers meet: by files that carry the service's name alone, and that is the same on all hosts.
+        # Squid's workers rendezvous in files named only after the service, which is the same on all hosts.
         "/dev/shm": TMPFS,
         "/run/squid": TMPFS,
         **more,
     }
     argv = [host.program("mptcp-proxy"), "run", "--config", str(host.provide(config)), *arguments]
     process = host.popen(argv, name=role, mounts=mounts, env=env)
-    # Squid's orderly end waits for its clients, and nobody waits for it: all its state goes with the testbed.
+    # Squid's orderly shutdown waits for its clients; do not wait for it: all its state goes with the testbed.
     host.at_end(process.kill_tree)
     with undone_on_error(process.kill_tree):
         address = host.service_address()
@@ -306,7 +306,7 @@ class Throttler:
     host: Host
     process: Program
     state: Path
-    """What it sees as /run/mptcp-throttler."""
+    """Its /run/mptcp-throttler."""
     config: Path
 
     @property
@@ -314,16 +314,16 @@ class Throttler:
         return self.state / STATUS_SOCKET
 
     def command(self, *arguments: str) -> list[str]:
-        """Return ``mptcp-throttler`` with *arguments*, to be run where it sees the daemon's state."""
+        """Return ``mptcp-throttler`` with *arguments*, to be run where the daemon's state is visible."""
         return [self.host.program("mptcp-throttler"), *arguments]
 
     def status(self) -> dict[str, Any]:
-        """Return what the daemon knows and does. Raises TestbedError where it does not say so."""
+        """Return the daemon's status. Raises TestbedError if it gives none."""
         if not isinstance(self.host, LiveNode):
             asked = self.host.run(self.command("status", "--json", "--socket", str(self.socket)))
             found: dict[str, Any] = json.loads(asked.stdout)
             return found
-        # Who waits for something asks again and again: to start a program each time would take the daemon's processor.
+        # Pollers ask again and again: starting a program each time would take the daemon's processor.
         try:
             found = ask(self.socket, {"query": "status"}, ANSWER)
         except OSError as error:
@@ -334,7 +334,7 @@ class Throttler:
 
 
 def throttler_mounts(host: Host) -> dict[str, str]:
-    """Return the private mounts of a throttler on *host*: the same for each one started there."""
+    """Return the private mounts of a throttler on *host*, the same for each one started there."""
     return {"/run/mptcp-throttler": str(_directory(host, "throttler-run"))}
 
 
@@ -347,7 +347,7 @@ def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: S
     settings = host.provide(config)
     argv = [host.program("mptcp-throttler"), "run", "--config", str(settings), *arguments]
     process = host.popen(argv, name="throttler", mounts=mounts)
-    # In order, and not killed: it takes its caps away.
+    # In order, not killed: it removes its caps.
     with undone_on_error(process.stop):
         wait_until(
             lambda: _answers(host, ASKING, f"unix:{socket}"),
@@ -369,7 +369,7 @@ def write_throttler_config(
         "interfaces": list(interfaces),
         "listen_ports": [PROXY_PORT],
         "policy": str(host.provide(policy)),
-        # That of the host would have what earlier runs used up of a budget.
+        # The host's own ledger would contain what earlier runs used up of a budget.
         "ledger": str(host.directory / f"{host.name}-ledger.sqlite"),
         **(settings or {}),
     }
@@ -379,7 +379,7 @@ def write_throttler_config(
 
 
 def mptcp_command(argv: Sequence[str]) -> list[str]:
-    """Return *argv* made to open its TCP sockets as MPTCP, by mptcpize(8)."""
+    """Return *argv* wrapped to open its TCP sockets as MPTCP, by mptcpize(8)."""
     return ["mptcpize", "run", *argv]
 
 

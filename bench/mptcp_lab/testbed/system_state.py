@@ -1,7 +1,7 @@
-"""What a throttler may leave behind: the kernel's state of its network namespace, processes, BPF objects and files.
+"""Detect what a throttler leaves behind: kernel state of its network namespace, processes, BPF objects and files.
 
-Read with the tools that an operator has, and compared as their text, without counters. A dump that cannot be taken
-differs from every other, itself included: what nobody could read is not known to be as before.
+The dumps come from the operator's own tools and are compared as text, without counters. A dump that fails differs from
+every other, even from itself: an unread state is not known to be unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .features import missing
 from .node import LiveNode
 
 State = dict[str, str]
-"""The text of each dump, by its name."""
+"""Text of each dump, by name."""
 FAILED = "this dump failed: "
 LINKS, SYSCTLS, QDISCS, CLASSES = "ip -d link show", "sysctls", "tc -d qdisc show", "tc -d class show"
 PROCESSES, BPF, FILES = "processes", "BPF programs, maps and links", "files"
@@ -33,7 +33,8 @@ class Dump:
     name: str
     argv: Sequence[str]
     feature: str
-    """Of the host (``features``). Where it is missing, nothing of that kind can be there, and it is not asked for."""
+    """The host feature (``features``) that it needs. Without that feature nothing of the kind can exist, and it is
+    skipped."""
 
 
 def _of_each_device(command: str, hook: str = "") -> Dump:
@@ -56,17 +57,17 @@ DUMPS = (
     _command(QDISCS),
     _of_each_device(CLASSES),
     *(_of_each_device("tc -d filter show", hook) for hook in ("", "ingress", "egress")),
-    # Without -t: a table that is asked for by its name is registered by that, and every packet pays for it.
+    # Without -t: naming a table registers it, and every packet then pays for it.
     _command("iptables-legacy-save", "iptables-legacy"),
     _command("ip6tables-legacy-save", "iptables-legacy"),
     _command("ipset save", "ipset"),
     _command("nft list ruleset", "nftables"),
 )
-"""What a throttler may change in a network namespace (docs/contract.md), and routes and rules, which it never does.
+"""What a throttler may change in a network namespace (docs/contract.md), plus routes and rules, which it never does.
 
 Links show GSO limits and IFB devices."""
 DIRECTORIES = (Path("/run/mptcp-throttler"), Path("/var/lib/mptcp-throttler"), Path("/sys/fs/bpf"))
-"""Where a throttler of this host may leave files: its state, its ledger, BPF objects that outlive their process."""
+"""Where this host's throttler may leave files: its state, its ledger, pinned BPF objects."""
 _COUNTERS = re.compile(r"\s(?:packets|bytes|refcnt|direct_packets_stat) \d+|(?<=\S) \[\d+:\d+\]")
 _UNUSED_TABLE = re.compile(r"^\*\w+\n(?::\w+ ACCEPT\n)*COMMIT\n?", re.MULTILINE)
 _ENDED = "-- ended with exit code "
@@ -75,13 +76,10 @@ _SYSCTL_ROOT = Path("/proc/sys/net")
 
 
 def kernel_state(node: LiveNode) -> State:
-    """Return what a throttler may change in *node*'s kernel, as its tools print it, without counters.
-
-    A dump that fails is text that says so, by which :func:`differences` names it.
-    """
+    """Return *node*'s kernel state as its tools print it, without counters; failed dumps say so."""
     state = {dump.name: f"not dumped: {lacking}" for dump in DUMPS if (lacking := missing(dump.feature)) is not None}
     taken = [dump for dump in DUMPS if dump.name not in state]
-    # By one shell: to enter a namespace costs more than most dumps.
+    # One shell for all: entering a namespace costs more than most dumps.
     script = "\n".join(f"{shlex.join(dump.argv)}; printf '\\n{_ENDED}%d\\n' $?" for dump in taken)
     try:
         done = node.run(["sh", "-c", script])
@@ -91,7 +89,7 @@ def kernel_state(node: LiveNode) -> State:
         *found, _ = _AFTER_DUMP.split(done.stdout)
         for dump, text, code in zip(taken, found[::2], found[1::2], strict=True):
             failed = f"{FAILED}[{node.name}] {dump.name}: exit code {code}{said(done.stderr)}"
-            # A route that went and came again is the last one of its table.
+            # A route that was removed and added again is last in its table.
             state[dump.name] = readable(text, in_order=" route " not in dump.name) if code == "0" else failed
     state[SYSCTLS] = sysctls(node)
     return state
@@ -100,8 +98,8 @@ def kernel_state(node: LiveNode) -> State:
 def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES, besides: Sequence[int] = ()) -> State:
     """Return :func:`kernel_state` with processes, the BPF objects that they hold, and files.
 
-    *run* is what the throttler on *node* sees as /run/mptcp-throttler, *more* are directories beside it. Left out are
-    the processes with the ids *besides* and all below them, which start and end others on their own.
+    *run* is the directory that *node*'s throttler sees as /run/mptcp-throttler, *more* are further directories. The
+    processes *besides* and all below them are left out: they start and end others on their own.
     """
     state = kernel_state(node)
     try:
@@ -111,7 +109,7 @@ def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES
     for pid in besides:
         pids -= {pid, *descendants(pid)}
     found = [(pid, _command_line(pid)) for pid in sorted(pids)]
-    # The command that lists them is one of them.
+    # The listing command is itself one of them.
     state[PROCESSES] = "\n".join(sorted(command for _, command in found if command and "netns pids" not in command))
     state[BPF] = "\n".join(f"{command}: {held}" for pid, command in found for held in _bpf(pid))
     state[FILES] = _files((run, *more))
@@ -119,24 +117,23 @@ def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES
 
 
 def sysctls(node: LiveNode) -> str:
-    """Return the sysctls of *node* that can be written, each with its value: those of its network namespace.
+    """Return the writable sysctls of *node*'s network namespace, with their values.
 
-    What belongs to the whole kernel the namespace may read at the most (ensure_safe_net_sysctl in net/sysctl_net.c,
-    tcp_allowed_congestion_control in net/ipv4/sysctl_net_ipv4.c): whatever changes it meanwhile is in another
-    namespace.
+    A namespace can at most read kernel-wide sysctls (ensure_safe_net_sysctl in net/sysctl_net.c,
+    tcp_allowed_congestion_control in net/ipv4/sysctl_net_ipv4.c); only other namespaces change those.
     """
     lines = []
     with node.entered():
-        # Path.rglob raises where the directory of a link vanishes meanwhile.
+        # Path.rglob raises if a link's directory vanishes meanwhile.
         found = (Path(folder, name) for folder, _, names in os.walk(_SYSCTL_ROOT) for name in names)
         for path in sorted(found):
             try:
                 mode = path.stat().st_mode
-                # Those that are only written are commands: net.ipv4.route.flush.
+                # Write-only ones are commands: net.ipv4.route.flush.
                 if mode & 0o222 and mode & 0o444:
                     lines.append(f"{_sysctl_name(path)} = {path.read_text().strip()}")
             except OSError as error:
-                # net.ipv6.conf.*.stable_secret says EIO as long as it is not set.
+                # net.ipv6.conf.*.stable_secret returns EIO until it is set.
                 lines.append(f"{_sysctl_name(path)} = ({error.strerror})")
     if not any(line.startswith("net.mptcp.") for line in lines):
         return f"{FAILED}[{node.name}] {_SYSCTL_ROOT} has no net.mptcp"
@@ -153,24 +150,18 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str
 
 
 def without(state: Mapping[str, str], *names: str) -> State:
-    """Return *state* less the dumps *names*."""
+    """Return *state* without the dumps *names*."""
     return {name: text for name, text in state.items() if name not in names}
 
 
 def changed_sysctls(before: str, after: str) -> list[str]:
-    """Return the names that have another value in *after*; those of links that came or went are none of them.
-
-    Both are what :func:`sysctls` returned.
-    """
+    """Return the names whose value differs between two results of :func:`sysctls`, without links that came or went."""
     then, now = (dict(line.partition(" = ")[::2] for line in each.splitlines()) for each in (before, after))
     return [name for name in then if name in now and then[name] != now[name]]
 
 
 def readable(text: str, *, in_order: bool = True) -> str:
-    """Return what a command printed without comments, counters, and tables of iptables that have nothing in them.
-
-    Lines whose order says nothing, by *in_order*, are sorted.
-    """
+    """Return *text* without comments, counters, and empty iptables tables; lines sorted unless *in_order*."""
     lines = [_COUNTERS.sub("", line).rstrip() for line in text.splitlines() if not line.startswith("#")]
     return _UNUSED_TABLE.sub("", "\n".join(lines if in_order else sorted(lines)))
 
@@ -180,8 +171,8 @@ def _sysctl_name(path: Path) -> str:
 
 
 def _files(directories: Iterable[Path]) -> str:
-    # The lock's file is empty and stays: who removes it could remove that of a successor.
-    # Path.rglob raises where a directory vanishes meanwhile.
+    # The lock's empty file stays: removing it could remove a successor's.
+    # Path.rglob raises if a directory vanishes meanwhile.
     found = (
         Path(folder, name) for each in directories for folder, below, names in os.walk(each) for name in below + names
     )
@@ -192,14 +183,14 @@ def _command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
-        # It has ended meanwhile.
+        # It has ended.
         return ""
 
 
 def _bpf(pid: int) -> list[str]:
-    """Return what process *pid* holds of BPF: a program or map that is not pinned lives as long as its descriptors."""
+    """Return the BPF objects that process *pid* holds: an unpinned program or map lives as long as its descriptors."""
     found = []
-    # The process may end, or close one of them, meanwhile.
+    # The process may end, or close a descriptor, meanwhile.
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):

@@ -6,13 +6,13 @@
                    ├── core (routes, shapes) ┤
     client ─wlan0──┘                        └── origin (eth0)
 
-An ``emulation.model.EmulatedPath`` has a router of its own, a hop, which shapes, delays and loses::
+An ``emulation.model.EmulatedPath`` has its own router, a hop, which shapes, delays and loses packets::
 
     client ──eth0── lan hop1 wan ── core
 
 Path *i* (from 1; the eighth has number 10) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml
-distinguishes paths by these. The proxy is 10.77.8.2, the origin 10.77.9.2; the core is .1 everywhere, or the hop where
-there is one; between hop and core is network 32 + i.
+distinguishes paths by these. The proxy is 10.77.8.2, the origin 10.77.9.2. The core, or the hop on an emulated path, is
+.1 in each network; network 32 + i is between hop and core.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MBIT = 1_000_000
 ETHERNET_RATE = 100 * MBIT
 WIFI_RATE = 30 * MBIT
 PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
-"""8, 9 and those from 18 are the proxy's and the origin's; those from 33 the hops'."""
+"""Networks 8, 9 and from 18 on belong to proxy and origin, those from 33 on to the hops."""
 MAX_PATHS = len(PATH_NETWORKS)
 SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
 SECOND_PROXY, LAN = 11, 48
-"""The networks of a second proxy, and of a relay's clients."""
+"""Networks of a second proxy, and of a relay's clients."""
 
 FORWARDING = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
 
@@ -68,7 +68,7 @@ def _hop_parts(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]
     )
     routes = list(_defaults(hop.up, between))
     if path.down.mtu < path.mtu:
-        # A device refuses what is larger than its MTU when it receives, too: the lesser MTU is the route's.
+        # A device also drops received packets larger than its MTU: the lesser MTU is the route's.
         for client, bits in zip(_host(i, 2), (32, 128), strict=True):
             routes.append(Route(f"{client}/{bits}", client, hop.down, mtu=path.down.mtu))
     node = Node(hop.node, routes=tuple(routes), sysctls=FORWARDING)
@@ -86,12 +86,12 @@ def paths(
     offloads: bool = False,
     name: str | None = None,
 ) -> Topology:
-    """Return client, core, proxy and origin with one path for each of *rates*: bits per second in both directions,
-    None for an unshaped one, or an :class:`EmulatedPath`, which gets a hop.
+    """Return client, core, proxy and origin with one path for each of *rates*.
 
-    The first path is where the client's connections open, the others are joined. With *proxy_interfaces*
-    the proxy keeps its one address but has an interface for each path (wan0, wan1, …), and traffic of path
-    *i* enters and leaves by the *i*-th: a multi-homed proxy.
+    A rate is bits per second in both directions, None for an unshaped path, or an :class:`EmulatedPath`, which gets a
+    hop. The client opens connections on the first path; the others are joined. With *proxy_interfaces* the proxy keeps
+    its one address but has an interface for each path (wan0, wan1, …), and traffic of path *i* enters and leaves by the
+    *i*-th: a multi-homed proxy.
     """
     count = len(rates)
     if not 1 <= count <= MAX_PATHS:
@@ -120,7 +120,7 @@ def paths(
     core_rules: list[RoutingRule] = []
     if proxy_interfaces:
         for i in numbers[1:]:
-            # Network 16 + i joins the i-th interface; the service address stays the one on wan0.
+            # Network 16 + i is that of the i-th interface; the service address stays on wan0.
             here, there, wan = 16 + i, f"to-proxy{i - 1}", f"wan{i - 1}"
             links.append(Link(End("proxy", wan, _net(here, 2)), End("core", there, _net(here, 1)), offloads=offloads))
             for family, via, network, service, gateway in zip(
@@ -150,7 +150,7 @@ def paths(
             for i in numbers
             for family, source in zip((4, 6), _host(i, 2), strict=True)
         ),
-        # The first path too: a connection that was opened over another one joins over it.
+        # The first path too: a connection opened over another path joins over it.
         endpoints=tuple(
             Endpoint(address, _device(i), id=2 * i + offset)
             for i in numbers
@@ -172,7 +172,7 @@ def paths(
 
 
 def with_second_client(topology: Topology, name: str, rates: Sequence[int | None] = (None, None)) -> Topology:
-    """Return *topology* with a node *name*: a client with two IPv4 paths of its own, of *rates*, to the same proxy.
+    """Return *topology* with a node *name*: a client with two own IPv4 paths of *rates* to the same proxy.
 
     They are 10.77.3.0/24 and 10.77.4.0/24, which *topology* must not use.
     """
@@ -192,14 +192,14 @@ def with_second_client(topology: Topology, name: str, rates: Sequence[int | None
 
 
 def behind_relay(topology: Topology) -> Topology:
-    """Return *topology* with a relay in the client's place, and a client with one path that has the relay alone.
+    """Return *topology* with a relay in the client's place, and a client that reaches only the relay, by one path.
 
     ::
 
         client ──eth0── lan0 relay ──eth0──┐
                                    ──wlan0─┴── core …
 
-    The relay forwards no packets; between it and the client is network 48.
+    The relay forwards no packets. Network 48 is between it and the client.
     """
     if topology.hops:
         raise TopologyError(f"topology {topology.name}: a relay has no emulated paths")
@@ -227,4 +227,4 @@ TWO_PATHS_TWO_INTERFACES = paths((ETHERNET_RATE, WIFI_RATE), proxy_interfaces=Tr
 RELAY = with_second_proxy(behind_relay(paths((40 * MBIT, 20 * MBIT))))
 """A client behind a relay with two uplinks, and two proxies that may be its parents."""
 UNSHAPED = paths((None, None), name="unshaped")
-"""Two paths as fast as the machine allows, for measuring the datapath's cost."""
+"""Two paths as fast as the machine allows, to measure the datapath's cost."""

@@ -1,6 +1,6 @@
 """One download by the client of a lab, observed by the agent on the client's own host and clock.
 
-It works the same in namespaces and over ssh: what came, how fast, over which paths, and was it Multipath TCP.
+It works the same in namespaces and over ssh: what came, how fast, over which paths, and whether by MPTCP.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Added:
         self._before = [host.mib() for host in hosts]
 
     def read(self) -> list[dict[str, int]]:
-        """Return the counters that have changed and by how much, host by host."""
+        """Return the changed counters and their increments, host by host."""
         return [added_to(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
 
 
 def processors_of(host: Host) -> processors.Reading:
-    """Return what the processors of *host* have done so far; whether programs waited for them is not asked."""
+    """Return the processor counters of *host*, without pressure information."""
     return processors.parse(time.monotonic(), host.read(processors.STAT).decode(), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the agent saw. Times are seconds since the client's program was started; it ended at :attr:`ended`."""
+    """The agent's observation. Times are seconds since the client's program started."""
 
     ended: float
     status: int
@@ -54,19 +54,19 @@ class Observation:
     octets: int
     sha256: str
     said: str
-    """The end of what the program wrote to its standard error."""
+    """End of the program's standard error."""
     samples: tuple[Sample, ...]
     """Bytes received, by path."""
     memory: tuple[tuple[float, int], ...]
     """Bytes held in the receive memory of MPTCP sockets, sampled right after :attr:`samples`."""
     joined: float | None
-    """When the client was first told of a second subflow, which the proxy may have refused after that."""
+    """When the client first learned of a second subflow, which the proxy may have refused later."""
     counters: Mapping[str, int]
-    """What was added to the client's protocol counters."""
+    """Increments of the client's protocol counters."""
     proxy_counters: Mapping[str, int]
     origin_counters: Mapping[str, int]
     began: float = 0.0
-    """When the client's program was started, as time.monotonic() of the client's host."""
+    """Start of the client's program, as time.monotonic() of the client's host."""
 
     @property
     def goodput(self) -> float:
@@ -79,7 +79,7 @@ class Observation:
 
 
 def still_there(lab: Lab, *programs: Program) -> None:
-    """Raise TestbedError where a host of *lab* cannot be reached any more, or one of *programs* has ended."""
+    """Raise TestbedError if a host of *lab* is no longer reachable, or one of *programs* has ended."""
     for host in (lab.client, lab.proxy, lab.origin):
         host.run(["true"])
     for program in programs:
@@ -96,10 +96,10 @@ def observe(
     memory: bool = False,
     watch: Callable[[float], None] = lambda elapsed: None,
 ) -> Observation:
-    """Have the client run *argv*, which writes what it downloads to its output, and return what was seen.
+    """Run *argv* on the client, which writes its download to its output, and return the observation.
 
-    *timeout* and *interval* are seconds; *watch* is called some ten times a second with the seconds gone.
-    Raises TestbedError where the observation itself fails; a download that fails is an observation.
+    *timeout* and *interval* are seconds; *watch* is called about ten times a second with the elapsed seconds. Raises
+    TestbedError if the observation itself fails; a failed download is an observation.
     """
     client = lab.client
     specification = {
@@ -154,10 +154,7 @@ def download(
     watch: Callable[[float], None] = lambda elapsed: None,
     may_time_out: bool = False,
 ) -> Observation:
-    """Observe a download that must succeed, with the arguments of :func:`observe`.
-
-    Raises TestbedError where it does not succeed; with *may_time_out* one that has no end is returned all the same.
-    """
+    """Observe a download. Raises TestbedError if it fails; with *may_time_out* one without an end is returned."""
     seen = observe(lab, argv, timeout=timeout, watch=watch)
     if seen.timed_out and may_time_out:
         return seen

@@ -19,7 +19,7 @@ from .process import Process
 from .services import wait_until
 
 PORT = 51820
-"""Of the tunnel program, at both ends."""
+"""Of the tunnel daemon, at both ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TunnelEnd:
     socket: Path
 
     def paths(self) -> list[dict[str, Any]]:
-        """Return what its status says of the paths. Raises TestbedError where it does not answer."""
+        """Return its status of the paths. Raises TestbedError if it does not answer."""
         try:
             found: list[dict[str, Any]] = ask(self.socket, {"query": "status"})["tunnels"][0]["paths"]
         except OSError as error:
@@ -39,7 +39,7 @@ class TunnelEnd:
         return found
 
     def lives(self) -> list[bool]:
-        """Return for each path whether the programs are told to use it; nothing where nobody answers yet."""
+        """Return for each path whether the BPF programs use it; empty if the daemon does not answer yet."""
         try:
             return [bool(path["alive"]) for path in self.paths()]
         except TestbedError:
@@ -53,11 +53,11 @@ class Tunnel:
     relay: TunnelEnd
     proxy: TunnelEnd
     count: int
-    """Of paths."""
+    """Number of paths."""
 
     @property
     def ends(self) -> tuple[TunnelEnd, TunnelEnd]:
-        """The relay's first."""
+        """Relay first."""
         return self.relay, self.proxy
 
     def wait(self) -> None:
@@ -82,10 +82,10 @@ def tunnel(
     there: Mapping[str, object] | None = None,
     wait: bool = True,
 ) -> Iterator[Tunnel]:
-    """Have both daemons run; *paths*: the relay's interfaces by name, *uplink*: the proxy's interface.
+    """Run both daemons; *paths*: the relay's interfaces by name, *uplink*: the proxy's interface.
 
-    *settings* and *there*: more of the relay's tunnel and of the proxy's. Without *wait* not every path may be used
-    yet. Raises TestbedError.
+    *settings* and *there* are additional settings of the relay's and the proxy's tunnel. Without *wait* some paths may
+    not be in use yet. Raises TestbedError.
     """
     key = relay.write("tunnel.key", secrets.token_hex(32))
     key.chmod(0o600)

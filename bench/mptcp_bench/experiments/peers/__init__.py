@@ -1,8 +1,8 @@
-"""The proxies that ours is measured beside, each started alone on a host, as the experiment ``relay`` wants it.
+"""The proxies that ours is compared with, each started alone on a host, as the experiment ``relay`` needs it.
 
-A module for each kind says what of it is needed and how it is started; ``model`` what all have in common. What they
-share: one thread or worker unless all cores are asked for, no cache, no log but that of errors unless that is how it
-comes, connections to the origin kept and used again where it can do that.
+A module for each kind has its requirements and its start; ``model`` has the common parts. All have one thread or worker
+unless all cores are asked for, no cache, only an error log unless that is not the default, and persistent connections
+to the origin if they support them.
 """
 
 from .apache import APACHE

@@ -1,6 +1,6 @@
-"""Apache's mod_proxy: one process of the event MPM, with a thread for each request or tunnel under way.
+"""Apache's mod_proxy: one process of the event MPM, with a thread for each active request or tunnel.
 
-It cannot be held to one thread; with all cores it has a process for each. 2.4 has no MPTCP: mptcpize(8) gives it.
+It cannot be limited to one thread; with all cores it has a process for each. 2.4 lacks MPTCP: mptcpize(8) adds it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from .model import PORT, Peer, PeerSetup, answers
 
 MODULES = "/usr/lib/apache2/modules"
 THREADS = 1000
-"""Of a process: a tunnel holds one, whatever goes through it."""
+"""Per process: a tunnel holds one, whatever goes through it."""
 _CONFIG = """\
 ServerRoot {directory}
 ServerName proxy.test

@@ -1,4 +1,4 @@
-"""HAProxy, which goes to the address that the URL names, and has no CONNECT. 2.6 has no MPTCP: mptcpize(8) gives it."""
+"""HAProxy, which connects to the address in the URL, and has no CONNECT. 2.6 lacks MPTCP: mptcpize(8) adds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a proxy is to the experiment ``relay``: its name, what it needs, how it is started."""
+"""A proxy in the experiment ``relay``: its name, requirements and start."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from mptcp_lab.testbed.commands import run, undone_on_error
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, mptcp_command, wait_until
 
 PORT = PROXY_PORT
-"""All listen there, one at a time."""
+"""All proxies listen there, one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerSetup:
-    """What is to be started."""
+    """What to start."""
 
     host: LiveNode
     directory: Path
-    """Of its own, empty."""
+    """The proxy's own empty directory."""
     origin: str
-    """The address of the one web server that is asked for, of the family that the clients have."""
+    """Address of the only web server, of the clients' family."""
     workers: int
     multipath: bool
-    """Whether its clients speak Multipath TCP."""
+    """Whether its clients speak MPTCP."""
     more: str = ""
-    """Lines for the squid.conf of ours."""
+    """Additional lines for our squid.conf."""
 
     @property
     def origin_host(self) -> str:
-        """The origin as a URL has it."""
+        """The origin in URL form."""
         return f"[{self.origin}]" if ":" in self.origin else self.origin
 
     def write(self, name: str, text: str) -> Path:
@@ -43,7 +43,7 @@ class PeerSetup:
         return target
 
     def wrapped(self, argv: Sequence[str]) -> list[str]:
-        """Return *argv*, by mptcpize(8) where the clients speak MPTCP: all its TCP sockets, outgoing ones too."""
+        """Return *argv*, wrapped by mptcpize(8) for MPTCP clients: all its TCP sockets, outgoing ones too."""
         return mptcp_command(argv) if self.multipath else list(argv)
 
 
@@ -53,24 +53,24 @@ class Peer:
 
     name: str
     package: str
-    """Of Debian; empty for what is compiled here."""
+    """In Debian; empty if it is compiled here."""
     needs: tuple[str, ...]
     """Programs, by name, and files, by path."""
     start: Callable[[PeerSetup], Program]
     tunnels: bool = True
-    """Whether it takes CONNECT."""
+    """Whether it supports CONNECT."""
     multipath: str = "wrapped"
-    """How it takes MPTCP: ``own``, ``wrapped`` by mptcpize(8), or not at all: empty."""
+    """How it accepts MPTCP: ``own``, ``wrapped`` by mptcpize(8), or empty: not at all."""
     asked: tuple[str, ...] = ()
-    """The command that says its version, in its first line."""
+    """Command that prints its version in the first line."""
 
     def lacking(self) -> str | None:
-        """Return what of it is not installed, None where all is there."""
+        """Return what is not installed, None if everything is."""
         absent = [each for each in self.needs if program(each) is None]
         return f"{' and '.join(absent)} not installed (Debian's package {self.package})" if absent else None
 
     def version(self) -> str:
-        """Return what it says of itself; empty where there is nothing to ask."""
+        """Return its version; empty if there is no command."""
         if not self.asked:
             return ""
         said = run(self.asked, check=False)
@@ -78,16 +78,16 @@ class Peer:
 
 
 def program(name: str) -> str | None:
-    """Return the path of program or file *name*; None where it is not installed."""
+    """Return the path of program or file *name*; None if it is not installed."""
     if name.startswith("/"):
         return name if Path(name).exists() else None
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
 def answers(setup: PeerSetup, process: Program, name: str) -> Program:
-    """Return *process* once it takes connections on ``PORT``. Raises TestbedError, with the end of its log."""
+    """Return *process* once it accepts connections on ``PORT``. Raises TestbedError, with the end of its log."""
     address = setup.host.service_address()
-    # The next one is to have the port.
+    # Free the port for the next proxy.
     with undone_on_error(process.kill_tree):
         wait_until(
             lambda: accepts(setup.host, address, PORT), f"{name} answers on port {PORT}", process=process, timeout=30

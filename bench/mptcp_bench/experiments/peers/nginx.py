@@ -1,6 +1,6 @@
-"""nginx, which is no forward proxy: it passes all on to one fixed origin, and has no CONNECT.
+"""nginx, which is no forward proxy: it passes everything on to one fixed origin, and has no CONNECT.
 
-1.22 has no MPTCP: mptcpize(8) gives it.
+1.22 lacks MPTCP: mptcpize(8) adds it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from mptcp_lab.testbed import Program
 
 from .model import PORT, Peer, PeerSetup, answers
 
-# Without a limit nginx stores what a slow client has not taken yet in a file: others hold the origin back.
+# By default nginx stores in a file what a slow client has not taken yet: others hold the origin back.
 _CONFIG = """\
 daemon off;
 user root;

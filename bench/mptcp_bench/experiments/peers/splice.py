@@ -13,7 +13,7 @@ NATIVE = Path(__file__).parent.parent / "native"
 
 
 def built(name: str, host: LiveNode) -> Path:
-    """Return ``native/NAME.c``, compiled below the directory of *host*, once."""
+    """Return the program of ``native/NAME.c``, compiled once below the directory of *host*."""
     program = host.directory / name
     if not program.exists():
         flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]

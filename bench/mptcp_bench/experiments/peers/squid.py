@@ -1,6 +1,6 @@
-"""Our proxy, with the squid.conf that it is shipped with, and Debian's Squid without anything of ours.
+"""Our proxy, with its shipped squid.conf, and Debian's Squid without anything of ours.
 
-Ours is measured with the installed Squid and, where MPTCP_BENCH_SQUID names another one, with that, too.
+Ours is measured with the installed Squid and also with the one that MPTCP_BENCH_SQUID names, if any.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mptcp_lab.testbed.services import SQUID_CONFIG, start_proxy
 
 from .model import PORT, Peer, PeerSetup, answers
 
-# What Debian's squid.conf has, but for the cache, which is off, and where its files are. It logs each request.
+# Debian's squid.conf, except the cache, which is off, and the places of its files. It logs each request.
 _STOCK = """\
 http_port {port}
 acl clients src 10.0.0.0/8 fc00::/7
@@ -38,7 +38,7 @@ workers {workers}
 def _start_ours(setup: PeerSetup, env: Mapping[str, str] | None = None, control: str | None = None) -> Program:
     config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers {setup.workers}\n{setup.more}")
     proxy = start_proxy(setup.host, config, env=env, control=control)
-    # It will be killed, and the next one is not to take the file for that of a proxy which runs.
+    # It will be killed: the next one must not take the file for that of a running proxy.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
     (setup.directory / "cache.log").symlink_to(proxy.logs / "cache.log")
     return proxy.process
@@ -57,7 +57,7 @@ def _start_stock(setup: PeerSetup) -> Program:
     text = _STOCK.format(port=PORT, directory=setup.directory, workers=setup.workers)
     config = setup.write("squid.conf", text)
     setup.host.run(["chown", "-R", "proxy", str(setup.directory)])
-    # Several workers meet in /run; two Squids on a host collide on /dev/shm/squid-*.
+    # Several workers rendezvous in /run; two Squids on a host collide on /dev/shm/squid-*.
     mounts = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
     argv = ["squid", "--foreground", "-f", str(config), "-n", "stock"]
     return answers(setup, setup.host.popen(argv, name="squid", mounts=mounts), "Squid")
@@ -66,7 +66,7 @@ def _start_stock(setup: PeerSetup) -> Program:
 _REBUILT = os.environ.get("MPTCP_BENCH_SQUID", "")
 OURS = Peer("ours", "squid", ("squid",), _start_ours, multipath="own", asked=("squid", "-v"))
 KEEPING = Peer("ours-keep", "squid", ("squid",), _start_keeping, multipath="own", asked=("squid", "-v"))
-"""Ours with the host's congestion control towards clients in place of BBR."""
+"""Ours with the host's congestion control towards clients instead of BBR."""
 REBUILT = Peer(
     "ours-rebuilt",
     "squid, rebuilt by ./run squid",

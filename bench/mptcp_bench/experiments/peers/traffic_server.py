@@ -1,7 +1,7 @@
-"""Traffic Server, in a directory of its own. 9.2 knows MPTCP of another kernel only: mptcpize(8) gives it.
+"""Traffic Server, in its own directory. 9.2 supports only another kernel's MPTCP: mptcpize(8) adds ours.
 
-Its listener usually waits for data before it takes a connection (TCP_DEFER_ACCEPT): no second subflow is ever accepted
-there, for the third ACK of a join has none.
+By default its listener waits for data before it accepts a connection (TCP_DEFER_ACCEPT). That never accepts a second
+subflow, because the third ACK of a join has no data.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def _start(setup: PeerSetup) -> Program:
     setup.write("etc/ip_allow.yaml", _ALLOWED)
     for name in _EMPTY:
         setup.write(f"etc/{name}", "")
-    # It does not start without a set of error pages.
+    # It does not start without error pages.
     setup.write("etc/body_factory/default/.body_factory_info", "Content-Language: en\nContent-Charset: utf-8\n")
     layout = setup.write("runroot.yaml", _ROOT.format(root=root))
-    # It looks for the name of its own address, and waits ten seconds for name servers that there are not.
+    # It resolves its own address, and would wait ten seconds for missing name servers.
     own = (setup.host.service_address(family) for family in (4, 6))
     hosts = setup.write("hosts", "127.0.0.1 localhost\n" + "".join(f"{address} proxy.test\n" for address in own))
     argv = setup.wrapped(["traffic_server", f"--run-root={layout}"])
