@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A throttler's status socket without a throttler: one line of JSON comes, one document goes, and a test says which."""
 
 from __future__ import annotations

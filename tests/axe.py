@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """axe-core in a page of a browser: what keeps people from using it."""
 
 from __future__ import annotations

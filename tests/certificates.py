@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Certificates of their own signature, for 127.0.0.1, and what a server shows of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Fixtures of the kernel tests: testbeds that are taken down, and the rule for missing features.
 
 It makes this folder importable, too: tests of different components share what lies in it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How many examples a property is tried with: a quarter of them unless all tests run (``./run test --all``)."""
 
 from __future__ import annotations

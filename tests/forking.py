@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Starts our own commands as forks of a process that has imported them already.
 
 A daemon needs most of a second of a processor for its imports, and the kernel tests start hundreds. One process for

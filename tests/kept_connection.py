@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A client's one connection to the proxy, kept open, by which it asks for pages: the check page says what it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A server that holds one connection at a time, from a thread of the test: what it says to each, a test says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Frames of two real connections, captured on the proxy host: Linux 6.18 at both ends, MPTCP version 1.
 
 A client with two interfaces opens a connection over the first (veth pair ``v0``) and joins it over the second

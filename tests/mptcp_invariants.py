@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What must hold of a tracker at any time, whatever its input."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Ports for programs that a test starts: nobody else gets one between its choice and the program's own bind(2)."""
 
 from __future__ import annotations

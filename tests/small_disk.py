@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A file system of its own that a test can fill, for kernel tests of several components."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Three namespaces that are hosts of their own as far as that goes, reached by nothing but ssh from a fourth, the core.
 
 Each has a real sshd with a private /tmp, /run and /etc. The client is as a Raspberry Pi comes: addresses and default

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A time that has an upper limit, on a machine that others may keep busy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How exposed each unit may be, as systemd-analyze(1) weighs it: 0 is best, 10 worst."""
 
 from __future__ import annotations

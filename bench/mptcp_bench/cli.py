@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-bench``: the demo, the paper's experiments and our own, their report, and clean-up after a killed run."""
 
 from __future__ import annotations

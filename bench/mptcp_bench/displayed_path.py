@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A network path as the demo shows it, in the terminal and in its picture. Pure."""
 
 from __future__ import annotations

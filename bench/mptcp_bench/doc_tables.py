@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Generate the tables in docs/ from results, so that a page cannot say what was not measured.
 
 ``docs/results/NAME.json`` keeps provenance, verdicts and tables of a result, without the single values. The page made

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Kept results in docs/ that an earlier, weaker judge made, each with what it lacks. Pure.
 
 A stricter judge cannot judge earlier measurements, because their single values are not kept. Such a result stays until

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One HTML page of all that docs/results keeps: every verdict and table, with the pictures from docs/.
 
 The pages in docs/ show a few of these tables; this one leaves nothing out.

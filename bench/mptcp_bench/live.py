@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The running demo: throughput of each path in the terminal, or occasional lines without a terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The demo's picture: throughput of each path over time, one band for each download."""
 
 from __future__ import annotations

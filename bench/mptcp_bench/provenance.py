@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Provenance of a result: command, commit, kernel, versions, seed. Part of every result file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One HTML page of all results, the paper's and ours: verdicts, figures, tables, and provenance.
 
 The page is self-contained (style, figures as SVG in data URLs) and fetches nothing, so that it can be sent and kept.

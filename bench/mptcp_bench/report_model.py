@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the report shows of one experiment, the paper's or ours, in words. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``results/NAME/result.json``, of the paper's experiments and of ours: common fields, reading and writing.
 
 No other file is read to report or to judge. Rules: SI units (seconds, bits per second, bytes, shares from 0 to 1)

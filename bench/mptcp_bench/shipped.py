@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The cap on Ethernet in conf/policy.yaml, which the demo and the experiments enforce.
 
 It is read from the file, so that demo and experiments expect the rate that an operator has set there.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The bench's statistics, each defined once: intervals, percentiles, comparisons of two samples. Pure.
 
 Intervals are Student's t: runs are few and independent, and their spread is unknown beforehand (NIST/SEMATECH

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Common look of all figures: colours of the paths, type, axes, and rates over time.
 
 Matplotlib is loaded with the first figure, and without pyplot: no window, no state shared between figures.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What proxy, throttler and bench read and print alike."""
 
 __version__ = "0.2.0"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """BPF by libbpf, which iproute2 brings to every machine: maps, and programs of object files. bpf(2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tries a certificate and its key before a server uses them: an error is a mistake in the settings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What counts as one client, for limits per client. Pure.
 
 A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host with one IPv6 address has 2**64. An

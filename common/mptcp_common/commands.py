@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Shared by the daemons' commands: the option for the settings file, and the handling of errors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Addresses with ports, as people write them. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Exit statuses of all commands. By these, systemd does not restart what a restart cannot cure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Types of single values in an operator's file, for pydantic and, as JSON Schema, for editors.
 
 A parser takes a YAML value and returns the model's value, or raises a ValueError for the operator: the value, what is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The findings of a ``doctor``, and their printing: a table on a terminal, aligned lines elsewhere, or JSON."""
 
 from __future__ import annotations

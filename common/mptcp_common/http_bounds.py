@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """HTTP connections with bounds on how long a request may take to come, and on how many connections wait for one.
 
 uvicorn ends a connection that is idle after an answer, but waits without limit for a first request, and for the rest of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Lines on stderr, with their priority (sd-daemon(3)) if that is the journal; and journal entries with fields.
 
 Entries use the journal's own protocol: https://systemd.io/JOURNAL_NATIVE_PROTOCOL.

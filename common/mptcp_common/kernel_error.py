@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The error for what the kernel refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Counters of the proxy's preload libraries: their names, and the file shared by an instance's Squid processes.
 
 The file has a 64-bit number per name, in this host's byte order and in the order of the names. The libraries have the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Listening sockets, also on an address that this host gets later, for example by DHCP or from a VPN.
 
 Without IP_FREEBIND (ip(7)) the kernel binds only existing addresses. A server that starts before its address would fail

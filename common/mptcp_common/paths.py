@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """File names in settings. Pure: the files need not exist."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is wrong with a file that an operator wrote: place, key, value, and what is allowed.
 
 Rules: one line per problem, which needs no knowledge of the source; all problems of a file at once, in the order of its

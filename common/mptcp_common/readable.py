@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds the files that a daemon's user cannot read. Root's check would not notice, because root reads everything."""
 
 from __future__ import annotations

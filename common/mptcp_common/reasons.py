@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Errors in words for people, without errno numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A certificate that is renewed while a server runs: later connections get the new one.
 
 A renewal replaces two files, one after the other, and in between a certificate does not match the key. So the files are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The JSON Schema file of a settings file, for editors. It is generated from the model, and committed."""
 
 from __future__ import annotations

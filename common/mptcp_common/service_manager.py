@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Notifications to the service manager, if there is one: sd_notify(3), without its library."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Asks a running throttler over its Unix socket: sends a line of JSON, gets a JSON document (docs/status.md).
 
 The daemon decides what may be asked. An answer with ``error`` says why it refused the request; it is returned like any

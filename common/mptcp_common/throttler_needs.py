@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the throttler needs of a host's shared libraries and kernel; ``check`` and ``doctor`` look for it.
 
 Facts about the host are arguments, so that every answer can be tested on any host.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tries what the throttler needs of the kernel, in a network namespace that ends with the trying process.
 
 ``in_fresh_namespace`` starts that process, which prints one JSON object: each feature with null if it works, otherwise

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What systemd knows about a unit, drop-ins included (systemctl(1), ``show``)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds files that the units of console and portal cannot read. Each unit has a user of its own (``DynamicUser``), who
 owns no file, and the throttler's group. Root, who checks the settings, reads everything."""
 

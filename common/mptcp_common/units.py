@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Rates and sizes, as people write them, to and from bits per second and bytes.
 
 Rates: a number and ``bit/s``, ``kbit/s``, ``Mbit/s`` or ``Gbit/s``; powers of 1000. Letter case and ``/s`` do not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks a document against a pydantic model: returns the section, or all problems in words for people.
 
 pydantic tells the place and the kind of an error, the document its line, and the model the keys that are allowed.

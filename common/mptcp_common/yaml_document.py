@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """YAML 1.2 text to plain dicts, lists and scalars, with the position of each.
 
 ruamel.yaml parses and composes. The nodes are converted here, because only they have line numbers, and because every

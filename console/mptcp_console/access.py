@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Access to the console: its token, and its host names. Pure: no clock, no files.
 
 A browser sends the token once, in a form, and gets a cookie: a signed expiry time. So there is no session state, and a

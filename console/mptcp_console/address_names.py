@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Names for addresses, from a file of the operator: an address and its name per line, like /etc/hosts."""
 
 from __future__ import annotations

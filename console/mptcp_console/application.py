@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The console's pages and their API (Starlette). It changes nothing but a browser's cookie."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``mptcp-console``: run, check."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Numbers of events by kind, for each ten seconds of the last hour, in constant memory.
 
 If events come fast, they themselves are kept only for minutes; their counts last the hour.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Makes the console's token if the operator has made none: at the unit's first start, as root.
 
 Without a token, every user of the host could see what the status socket gives only to its group, because a port on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Events of the last hour, in bounded memory: the throttler's, and those that the console observed of the throttler.
 
 If there are many, the oldest are dropped earlier; their numbers by kind are kept for the hour.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is wrong with a throttler that answers, in sentences for the page. Pure.
 
 Some problems last, and the summary has them. Others are growing counts, which are reported for a minute.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Numbers over the last hour, in bounded memory, at steps of one and of ten seconds.
 
 A track is one number over time: the rate of a path, the subflows that a rule caps. All tracks advance together, so that

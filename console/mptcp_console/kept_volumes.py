@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Keeps the volumes of paths in a file, so that they survive a restart of the console."""
 
 from __future__ import annotations

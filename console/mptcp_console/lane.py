@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Browsers' questions to the throttler, beside the shared summary: one at a time.
 
 However many browsers ask, the throttler is asked at most once a second on average, after a short burst, and for at most

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The stream to browsers: server-sent events (HTML Living Standard, 9.2), one for each answer of the throttler."""
 
 from __future__ import annotations

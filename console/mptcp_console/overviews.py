@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The pages' excerpts of a summary: their size does not grow with the connections. Rates in b/s."""
 
 from __future__ import annotations

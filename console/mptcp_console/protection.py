@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks before every page: the console's name, the token, and the requesting page's origin. Adds headers that restrict
 what browsers do with the answer.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Requests of browsers: checks their parameters, and makes queries to the throttler or the history from them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Rates and caps from the throttler's summaries, and what of them is kept.
 
 The throttler's byte counts only grow while it runs, so a rate is a difference. A smaller count, a restarted throttler,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Runs the console: its listening socket, its server (uvicorn), and notifications to systemd."""
 
 from __future__ import annotations

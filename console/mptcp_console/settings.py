@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The console's settings file: where it listens, whom it asks, who may see it. All errors come at once, by line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The bytes of each path today and this month, by the policy's clock, and since when they are counted.
 
 The throttler counts from its start. Its bytes from before the console's start count, too, if it started within the day

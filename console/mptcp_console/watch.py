@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Asks the throttler for all browsers together: about once a second while one watches, otherwise every five seconds.
 
 Answers are kept as history, and passed to all who wait for the next one. A throttler that does not answer, answers

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The CONNECT request for a tunnel through a proxy, and its answer (RFC 9110, 9.3.6). Pure."""
 
 from __future__ import annotations

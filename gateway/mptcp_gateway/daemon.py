@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon of one host: it watches and tries the uplinks, and sets up the kernel by the plan.
 
 notices of the kernel ──▶ look ──▶ health ──▶ plan ──▶ routes, rules, endpoints

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-gateway doctor``: what keeps a home's devices from using all of its uplinks. It changes nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The nftables rules for a home's devices: which of their packets go where. Pure. nft(8).
 
 A device's TCP connection is handed to the forwarder (TPROXY). If it is excepted, or if the forwarder does not listen,

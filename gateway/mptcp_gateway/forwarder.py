@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The forwarder: it accepts TCP connections of a home's devices, to any destination, and tunnels them by a parent.
 
 device ──TCP, as if to the origin──▶ forwarder ──CONNECT, by Multipath TCP──▶ parent ──TCP──▶ origin

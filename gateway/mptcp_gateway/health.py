@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which ways are alive: when to try one, and what the outcomes mean. Pure; times are seconds.
 
 A way is tried as soon as it exists, and then each :data:`IDLE_SECONDS`; a way on which connections begin, each

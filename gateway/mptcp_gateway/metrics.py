@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The status as metrics, in the text format of Prometheus. Pure."""
 
 from __future__ import annotations

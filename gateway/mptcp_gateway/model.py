@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Uplinks, and what the kernel must have for them. No I/O, no clock: times are seconds of the monotonic clock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the kernel must have for the present uplinks. Pure.
 
 - Each way has a routing table. Packets from its addresses use it, unless they go to a local network: a subflow leaves

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Copies bytes between two connected sockets, both ways, until both ends are done. All pumps share one buffer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The status that this host's daemons leave in files that everybody may read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The settings file, gateway.yaml: the uplinks, the parents for their trials, and the home network."""
 
 from __future__ import annotations

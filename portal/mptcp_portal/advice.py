@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Advice for clients with plain TCP, by the kind of device in the User-Agent. Pure.
 
 It matches docs/phones.md and the page for new clients. A forged User-Agent changes only the client's own page.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Questions to the throttler, rare enough not to load it: one client at a time, a pause between two, short queues.
 
 Each question costs the daemon a fork. Check pages ask every few seconds while they are open. Operating systems ask for

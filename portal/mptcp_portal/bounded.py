@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A web server that no client can monopolize: uvicorn, with bounds on connections and on their time.
 
 uvicorn bounds only a connection's idle time between two requests, and asyncio hands over a TLS connection only after

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The captive portal API, RFC 8908: no client is captive, and each learns what is left of its own volume.
 
 The client is the peer's address, or, behind a server that does HTTPS, the address in that server's X-Forwarded-For.

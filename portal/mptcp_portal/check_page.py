@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The check page: it shows a client its own connection through the proxy, and nobody else's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The check page's report on one connection, from the kernel and the throttler. Pure.
 
 The kernel decides whether a connection is Multipath TCP: it knows at once, also when the connection has fallen back to

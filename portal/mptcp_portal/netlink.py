@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Socket queries to the kernel by sock_diag(7), like ss(8). Needs no privilege.
 
 Addresses are those of ``ipaddress``; an IPv4 address mapped into IPv6 (::ffff:a.b.c.d) is returned as IPv4.

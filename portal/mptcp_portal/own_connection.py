@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The client's own connection in the kernel: whether it is Multipath TCP, and with how many subflows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Shared by all pages: templates, the style sheet, security headers, and routing."""
 
 from __future__ import annotations

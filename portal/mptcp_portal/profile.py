@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The configuration profile for iOS and iPadOS: a proxy for one Wi-Fi network, and for the mobile network. Pure.
 
 Keys by Apple's "Device Management" reference: com.apple.wifi.managed and com.apple.cellular. A profile replaces an

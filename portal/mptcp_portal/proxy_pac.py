@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """proxy.pac and wpad.dat: for which addresses a browser uses the proxy. Pure.
 
 The format is Netscape's (FindProxyForURL). The script uses no function that resolves names: those delay the browser,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A web address as a QR code (ISO/IEC 18004), as SVG."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Writes the JSON Schema that editors use: ``python -m mptcp_portal.schemas conf``. Made from the model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One process with one event loop and a server for each address: uvicorn, reduced to what is needed."""
 
 from __future__ import annotations

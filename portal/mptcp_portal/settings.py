@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The settings file, portal.yaml: where the portal listens, and what it tells clients. Pure: it takes text."""
 
 from __future__ import annotations

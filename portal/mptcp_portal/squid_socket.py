@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Identifies requests for the check page: whether they come from Squid, and for which client.
 
 Every program of this host can connect to the portal's port and write any header. The kernel tells which user owns the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Makes Squid notice that the portal is up before a client's request gets 503.
 
 A Squid that could not connect considers the portal dead. It probes again, at most once a second, whenever something

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Keeps Squid's list of this host's addresses current: squid.conf denies requests for them.
 
 For a change Squid rereads its whole configuration, and refuses clients for a moment. So changes are collected, a

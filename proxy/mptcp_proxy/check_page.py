@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The page for clients when ``mptcp-portal`` does not answer for the check page.
 
 Squid takes it for a template, so a percent sign would begin a code. The page polls without reloading itself: a reload

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-proxy run | check | reload | doctor | build-shim``."""
 
 from __future__ import annotations

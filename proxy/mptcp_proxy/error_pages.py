@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The pages that people see when Squid has no answer from a site, in place of Squid's own.
 
 They are for ``error_directory`` in squid.conf. Squid takes each file for a template, in which a percent sign begins a

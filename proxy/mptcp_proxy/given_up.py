@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds out whether the kernel has stopped opening connections by Multipath TCP for some time (Linux 6.12 and newer).
 
 If the first packets of a connection are answered only without the option MP_CAPABLE, the kernel suspects a firewall. It

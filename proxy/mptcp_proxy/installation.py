@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Puts a checked configuration where Squid reads it, together with its lists and pages.
 
 Each file is replaced atomically (rename(2)), so Squid and the preload library read the old one or the new one. All

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Watches Squid's listeners and processes, and logs each trouble once.
 
 ``serving`` decides; this module gathers its input and acts on its answers.

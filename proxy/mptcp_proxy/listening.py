@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds out who listens on which port of this network namespace, and by which protocol, from ``ss -Hltnpi`` (ss(8)).
 
 The kernel's socket diagnostics (sock_diag(7)) name a socket by its inode; ss finds its process in /proc.

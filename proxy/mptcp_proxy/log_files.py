@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Rotates logs: renames a log that has grown past a limit, drops the oldest file, and has Squid open a new one.
 
 Also reports a full disk: Squid then drops lines silently (``on-error=drop``).

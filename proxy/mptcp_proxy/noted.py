@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Records signals when they come, to act on them later."""
 
 from __future__ import annotations

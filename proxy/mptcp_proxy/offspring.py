@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Handles Squid's processes, and those that outlive it, as their parent (prctl(2), waitpid(2))."""
 
 from __future__ import annotations

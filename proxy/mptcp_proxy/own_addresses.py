@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """This host's own addresses, which requests may not reach.
 
 An own address is one that the kernel delivers locally: the "local" entries of its routing table "local" (ip-route(8)),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Writes the addresses of a relay's parents to the file that the preload library reads at each connect.
 
 Squid resolves names itself and caches an answer for its time to live, six hours at most (positive_dns_ttl). So this

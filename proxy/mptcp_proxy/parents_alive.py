@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Asks Squid which parents of a relay answer, which also makes Squid try those that do not.
 
 Squid finds by requests that a parent is dead. It finds that the parent is back by trying it, at most once a second,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Holds back signals for Squid until all of its processes are ready for them.
 
 Squid's first process passes each signal on to its kids (coordinator and workers) once it has started them. A kid

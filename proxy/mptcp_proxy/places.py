@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The files and directories of one instance of the proxy, all derived from its service name.
 
 Squid's ``-n NAME`` names the instance and goes into the names of its shared memory and sockets. So two instances, or

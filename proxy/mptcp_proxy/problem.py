@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A problem in words for people: the place, what is wrong, and what is allowed instead."""
 
 from __future__ import annotations

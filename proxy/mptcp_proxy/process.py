@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reads /proc of a process (proc(5))."""
 
 from __future__ import annotations

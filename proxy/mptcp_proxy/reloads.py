@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-proxy reload``: signal the running supervisor, and wait for the outcome.
 
 The supervisor writes the outcome of each reload into its runtime directory. Only that outcome counts: what this process

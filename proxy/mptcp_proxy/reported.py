@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tells systemd and ``mptcp-proxy reload`` that a supervisor is ready, alive, and how reloads ended."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Judges whether Squid listens as it should. Pure: times are arguments, in seconds of one clock.
 
 Squid stops restarting a worker that ends again and again within seconds. The other workers, or only the coordinator, go

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The installed Squid: where it is, what it reports of itself, and of a configuration."""
 
 from __future__ import annotations

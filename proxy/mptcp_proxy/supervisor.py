@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-proxy run``: start Squid with the preload libraries, and keep bad configurations from it.
 
 Why not Squid alone: on SIGHUP, Squid closes its listeners, reads its file, and exits if the file is bad. This process

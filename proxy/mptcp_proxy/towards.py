@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds out how this host's connections to some addresses are carried, from ``ss -Htnpi state established`` (ss(8)).
 
 ss knows a socket's process, and the kernel's state of Multipath TCP.

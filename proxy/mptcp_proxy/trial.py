@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tries in the background whether Squid can read its configuration, since that may wait for name servers.
 
 Nothing here blocks, so the supervisor stays responsive to stops and to Squid's end.

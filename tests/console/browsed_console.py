@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A console in a real Chromium, beside a throttler that is not real and whose world the test makes."""
 
 from __future__ import annotations

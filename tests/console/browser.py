@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Debian's headless Chromium, driven by its chromedriver, in whatever network namespace; and axe-core in its pages."""
 
 from __future__ import annotations

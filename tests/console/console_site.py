@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The console as a program: started with its settings, asked over HTTP."""
 
 from __future__ import annotations

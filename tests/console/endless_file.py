@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A file whose download goes on for as long as all tests of a module do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A throttler's status socket without a throttler: it answers the requests of docs/status.md about a world of its own.
 
 The world is data: a test changes it, or has time pass in it. It may hang, end, and be started anew.

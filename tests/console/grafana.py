@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What Grafana's own types say of a dashboard: its Foundation SDK is generated from the schemas that Grafana has.
 
 It reads what it knows, and takes any value for it. So what was read is compared with what it writes again, and each

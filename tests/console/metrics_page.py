@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The tables of docs/metrics.md, made from the metrics (names, labels, help texts) and from the alerts.
 
 ``python tests/console/metrics_page.py`` writes them into the page.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The PromQL expressions that conf/ has, for the tests: those of the dashboard and those of the alerts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the tests of the metrics share: answers in the form in which throttler, Squid and kernel give them, and the
 samples that a text of metrics has."""
 

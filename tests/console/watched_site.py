@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A watch over a throttler that is not real, on a clock of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Fuzz one target, guided by coverage (atheris, which is libFuzzer): ``explore.py TARGET SECONDS [FINDS]``.
 
 What it finds worth keeping it puts into FINDS, a directory; what makes the target fail lies there as ``crash-...``.

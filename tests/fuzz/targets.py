@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is fuzzed: functions that take bytes, and raise where something is wrong.
 
 Two things drive them: ``unit/test_fuzz_targets.py``, a few seconds each time the tests run, and ``explore.py``, guided

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Fuzz target: what both ends of a tunnel make of messages that are true, repeated, of a mad relay, or nonsense."""
 
 from __future__ import annotations

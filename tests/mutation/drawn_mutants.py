@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Mutants of the product's pure Python, drawn at random with a kept seed, and which tests kill them.
 
     .venv/bin/python tests/mutation/drawn_mutants.py [--number 100] [--seed 46]

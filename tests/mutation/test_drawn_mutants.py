@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The gate finds nearly every fault that all tests find."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Evaluates a proxy.pac by pacparser (Debian's libpacparser1): Netscape's functions on a JavaScript engine."""
 
 from __future__ import annotations

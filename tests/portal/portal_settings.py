@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The settings that the portal's tests share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a throttler answers the portal, made by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reads QR codes by zbar (Debian's libzbar0), from what a browser shows of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A directory that stands for a Debian machine, on which ``run`` is started.
 
 The script runs as it is, except that the system's directories are rewritten to ones of the test; what installs and

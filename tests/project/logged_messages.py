@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the daemons can log as a warning or an error, from their source.
 
 A message is a text with :data:`HOLE` where something is filled in. The text is followed to its source: a local name, a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the tests of the package share, as far as it works without a package."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Names of the tests' files."""
 
 from __future__ import annotations
@@ -12,3 +13,11 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     """pytest imports them by their name alone, and refuses a run of all where two have the same."""
     names = Counter(path.name for path in TESTS.glob("**/test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_each_source_file_names_its_licence() -> None:
+    kinds = ["py", "mjs", "js", "css", "c", "h"]
+    files = [each for kind in kinds for each in TESTS.parent.glob(f"[a-z]*/**/*.{kind}")]
+    ours = [each for each in files if "vendor" not in each.parts and each.read_text().strip()]
+    assert len(ours) > 1000
+    assert [each for each in ours if "SPDX-License-Identifier: GPL-2.0-or-later" not in each.read_text()[:200]] == []

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tests of the product and of the laboratory know nothing of the experiments; the laboratory loads no daemon's modules.
 
 The import contracts see import statements alone. Here are those of the tests, which they do not cover, and modules that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the package's scripts do where systemd runs and Squid comes and goes, which no copy of a machine's files has.
 
 They run as they are, except that the system's directories are rewritten to ones of the test; what they call are small

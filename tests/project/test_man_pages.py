@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What debian/man adds to the manual pages, and where the units send who wants to read more."""
 
 from __future__ import annotations

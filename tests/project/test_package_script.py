@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``debian/package`` leaves nothing where it worked, however it ends, and the package where it is wanted.
 
 What builds is a small program here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What pages for operators say against the code: commands that can be typed, limits, exit statuses, units."""
 
 from __future__ import annotations

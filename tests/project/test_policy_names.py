@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """debian/policy-names: names of the policy in use, for the TAB key."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``run`` leaves no service enabled and no policy-rc.d behind, however it ends, on a machine of directories."""
 
 from __future__ import annotations

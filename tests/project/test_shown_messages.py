@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Messages of the commands that pages show: as the commands print them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The patches for Debian's Squid, by themselves: whether they fit is seen by ``./run squid`` alone."""
 
 from __future__ import annotations

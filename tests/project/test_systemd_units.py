@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The units of systemd: how exposed they are, and that they fail where a restart cures nothing."""
 
 from __future__ import annotations

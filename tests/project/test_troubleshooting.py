@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """docs/troubleshooting.md has a line for every warning and error of the daemons, and none that there is not."""
 
 from __future__ import annotations

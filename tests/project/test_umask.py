@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whoever starts the project's programs with whatever umask: other users can enter and read what they make.
 
 Defect: with umask 027 or 077 the demo could not work, for Apache and Squid could not enter their directories.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the package, the wheels and the locks say of versions and dependencies is the same everywhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the wheels ship, as the builder says that makes them: the product nothing of the bench, nor of the tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A kernel of fakes for the daemon: sockets in a dictionary, a capture that gives nothing, classes and entries."""
 
 from __future__ import annotations

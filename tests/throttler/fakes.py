@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Fakes of the kernel ports. They pass the contract tests that the adapters pass: test_netfilter.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The tables of keys in docs/policy.md and docs/status.md, made from the published schemas.
 
 ``python tests/throttler/key_tables.py`` writes them into the pages.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 # mypy: disable-error-code="misc"
 # Scapy's classes are not typed for us; a subclass of theirs is then an error to mypy.
 """Scapy layers for the MPTCP options, as Scapy has none: RFC 8684, 3, and RFC 6824, 3, where it differs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Parts of a policy that tests make without a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler: watches Multipath TCP signalling and caps the subflows that the operator's policy chooses.
 
 Stages, each in its own package, dependencies pointing one way (later stages know earlier ones):

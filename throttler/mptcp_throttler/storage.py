@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The state that outlives the daemon on disk: the usage of budgets, in an SQLite database, and the grants, in a file
 beside it. The daemon starts from them; the commands ``quota`` and ``grant`` show and change them, beside it or alone.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``mptcp-tunnel``: run, check, doctor, status."""
 
 from __future__ import annotations

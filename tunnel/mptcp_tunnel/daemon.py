@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon of one host: it tells the kernel programs about each tunnel's paths, and talks to the other ends.
 
 messages ──▶ sessions ──▶ maps of the programs

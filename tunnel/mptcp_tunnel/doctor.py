@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-tunnel doctor``: what keeps this host from a working tunnel. It changes nothing."""
 
 from __future__ import annotations

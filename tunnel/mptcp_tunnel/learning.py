@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Estimates of one direction of a path: its rate, its delay, its life. Pure; times are nanoseconds.
 
 Each message from the other end is a sample: how long a message took (by clocks that differ), how many bytes the joiner

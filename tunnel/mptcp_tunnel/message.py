@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Probes and answers: the messages between both ends of a tunnel on each path. Pure.
 
 A relay sends a probe on each path. The proxy answers with a message of the same size, so that it amplifies nothing.

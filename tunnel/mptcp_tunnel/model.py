@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Ends, paths and tunnels, as the daemon knows them. Times are nanoseconds of the monotonic clock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One tunnel at either end: what it sends on its paths and when, and which messages it trusts. Pure.
 
 A path's address is proven by a message that repeats the token sent to that address, and nowhere else. An attacker who

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The settings file, tunnel.yaml: which packets go over which paths. Pure: it takes text.
 
 A tunnel with ``peer`` belongs to a relay, which has uplinks and probes them. One without belongs to a proxy, and serves

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The largest packet of a path, in both directions: probes are padded, and an answer is as long as its probe. Pure.
 
 Times are nanoseconds of the monotonic clock; sizes are bytes of IP packets.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The socket at which the daemon answers: one line of JSON may make a request first, and the status follows.
 
 A client that is silent for :data:`PATIENCE_SECONDS`, or ends its side, gets only the status.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The interfaces of tunnels' packets, while they exist.
 
 An uplink may come after the daemon, go, and come back as another device of the same name.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The demo: three ways to download over Ethernet and Wi-Fi, watched live, then a table and a picture.
 
 1. plain TCP straight to the origin, over Ethernet, then over Wi-Fi;

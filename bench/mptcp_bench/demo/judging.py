@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Judge whether the demo showed what it should. Pure: from measurements to words.
 
 There are two kinds of complaint. *Wrong* is what no machine excuses: other bytes, no MPTCP, an unused path, an exceeded

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the demo leaves: a table in the terminal, a picture, and files with numbers and samples."""
 
 from __future__ import annotations

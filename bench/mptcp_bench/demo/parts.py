@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The demo's downloads as data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Run the demo: testbed, services, one download after the other, the verdict."""
 
 from __future__ import annotations

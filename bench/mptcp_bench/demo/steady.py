@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Steady state and last seconds of a download, from its samples. Pure."""
 
 from __future__ import annotations

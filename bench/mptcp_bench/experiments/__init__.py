@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments behind the project's claims, one module each: ``mptcp-bench run NAME``.
 
 A module has ``run(console, seed, quick) -> Findings``; ``EXPERIMENTS`` lists it, and it is loaded on use. A module with

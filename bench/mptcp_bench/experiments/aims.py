@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Aims of our experiments: a value, its range, its verdict, and a table of them. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Attempts that measured nothing: they are repeated, and the result says how many there were, and why.
 
 A path that was not emulated as asked is the machine's fault. Everything else may be the product's, and what works only

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler's netfilter adapters that this host supports."""
 
 from __future__ import annotations

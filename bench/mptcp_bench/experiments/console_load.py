@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The console beside 10,000 tunnels: its effect on throttler and proxy, alive, hung and killed; and its cost.
 
 The crowd of the experiment ``scale`` is held once, every tunnel capped on its first path. The lag of the throttler's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A headless Chromium that measures when the console's table is complete: the DevTools protocol over a pipe.
 
 ``--remote-debugging-pipe`` transfers zero-terminated JSON on descriptors 3 (to it) and 4 (from it). Times are from the

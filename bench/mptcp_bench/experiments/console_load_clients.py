@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Clients of the console in the experiment ``console``: browsers with its event stream, a page's table, a scraper."""
 
 from __future__ import annotations

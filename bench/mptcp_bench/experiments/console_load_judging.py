@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The aims of the experiment ``console``, and which of them the measurements meet. Pure.
 
 What could not be measured, because a program was dead or never acted, is infinite, NaN, or an empty list, and misses

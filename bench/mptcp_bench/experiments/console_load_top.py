@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-throttler top`` in a terminal of 80 columns: when its tables come."""
 
 from __future__ import annotations

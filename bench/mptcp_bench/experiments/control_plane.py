@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How many real connections a second the throttler keeps up with, and at what share of a core.
 
 The crowd of the experiment ``scale``, without Squid, opens two-subflow connections at a set pace to a listener on the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whether one client can starve others: a client's requests beside thousands of idle connections and beside a busy one.
 
 Squid runs with the shipped conf/squid.conf, with one worker per processor. A client requests a small file again and

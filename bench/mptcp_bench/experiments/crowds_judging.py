@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whether a client waits, or is refused, beside many idle connections or a busy client, and what these cost. Pure.
 
 Latencies are ratios within one round: beside others to alone. An arm is what runs beside the client. Beside a busy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the throttler's kernel objects cost: goodput with 0, 1,000 and 50,000 set entries, as ratios.
 
 Bulk TCP runs from the proxy's port over an unshaped link, without Squid, which would hide the cost. Each packet meets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Ethernet and Wi-Fi in most experiments: interfaces of the client, and their names in policies. Pure."""
 
 from __future__ import annotations

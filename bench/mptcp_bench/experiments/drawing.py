@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Common parts of the experiments' pictures: Ethernet and Wi-Fi over time, panels, moments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whether an emulated path is what was asked for, judged by what comes out of it.
 
 The emulator's own counters are not used: round trips and arrivals are measured at both ends of a path, throughput by

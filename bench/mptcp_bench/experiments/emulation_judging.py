@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The aims of the experiment ``emulation`` for round trips, arrivals and throughput. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """An experiment's findings, and the result file that they become. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Goodput over both paths through the proxy. Rates are the median of the rounds, caps those of the worst one.
 
 - without a policy, HTTP GET and CONNECT, IPv4 and IPv6: at least 95 % of what both links can carry of payload;

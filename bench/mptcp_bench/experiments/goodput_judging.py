@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The downloads of the experiment ``goodput``, and the aims for their rates. Pure."""
 
 from __future__ import annotations

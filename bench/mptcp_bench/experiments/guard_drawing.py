@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Draws what the experiment ``guard`` measured."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Judges and shows what the experiment ``guard`` measured. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Devices without any setting behind a relay: both uplinks, the added delay, the cost, and the effect of an outage.
 
 Two uplinks of 40 and 20 Mbit/s without delay (for the cost: unlimited), a real Squid as parent, a real Apache.

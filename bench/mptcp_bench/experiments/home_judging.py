@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The aims for a relay that is a home's gateway. Pure.
 
 Ways: ``nat``, a router with address translation, over the best uplink; ``forwarder``, ours; ``squid``, Debian's Squid

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Install a throttler's kernel objects, with any number of set entries: ``python -m … DEVICE BACKEND COUNT DIR``.
 
 The experiment ``datapath`` runs it inside the proxy's namespace. It uses the throttler's own adapters, so that exactly

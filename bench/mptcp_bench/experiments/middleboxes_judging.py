@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The aims of the experiment ``middleboxes``: whole downloads, and a true status. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Common parts of the experiments ``mimbox-…``: topology, proxies one at a time, one measurement, tables.
 
 The testbed is that of the experiment ``relay``, with a second origin that accepts MPTCP: the paper's baseline is a

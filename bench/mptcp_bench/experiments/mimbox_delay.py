@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the converter adds to SYN, SYN+ACK and data, as Table 1 of "Multipath in the Middle(Box)".
 
 Requests come one after the other, each on its own connection; tcpdump stamps both sides of the router, or of the proxy,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Goodput against the MSS, as Figure 4 of "Multipath in the Middle(Box)": our proxy, a router, relays in user space.
 
 There is one download at a time, on links whose MTU is varied from 296 to 9000 bytes, by Multipath TCP over both paths:

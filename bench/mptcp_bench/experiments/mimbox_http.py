@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Requests a second and completion times of short connections, as Figure 5 of "Multipath in the Middle(Box)".
 
 40 clients request a file, each time on a new connection, which is closed after the answer; the file's size is varied.

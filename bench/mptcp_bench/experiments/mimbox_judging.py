@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What Detal, Paasch and Bonaventure claim of MiMBox (HotMiddlebox 2013), and whether it holds for our proxy. Pure.
 
 Their converter was in the kernel, ours is a proxy in user space, so most of their claims can fail here. Beside the

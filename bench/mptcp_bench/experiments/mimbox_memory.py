@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Goodput against socket buffers, and a connection's memory: section 4.4 of "Multipath in the Middle(Box)".
 
 A client with ADSL (8 Mbit/s, 512 kbit/s up, RTT 20 ms) and 3G (2 Mbit/s, 256 kbit/s, 80 ms) downloads from an origin

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiments ``mimbox-…`` measure, and how the paper's claims are judged by it. Pure.
 
 Each claim has one value per round, and a bound. The aim is about the median, the verdict about its 95 % confidence

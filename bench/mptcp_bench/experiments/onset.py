@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The onset of a cap: what it costs the other path when it comes at once, and when it comes softly.
 
 The transfers use the real proxy and throttler. In the middle of a download over both paths the policy that caps

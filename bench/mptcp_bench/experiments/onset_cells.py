@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiment ``onset`` varies: congestion control, RTTs, rates, the capped path, direction. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the onset of a cap costs the other path, from byte counters sampled over one transfer, and the aims. Pure.
 
 Rates are on the wire, in bits/s; times are seconds since the transfer's start.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Parse what ``--set NAME=VALUE`` gives one of our experiments; errors are one line. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What passes beyond a cap: first and repeated transfers, ours beside a poller of counters and a standing class.
 
 The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). Each variant has a transfer of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How much a transfer carried beyond a cap, from byte counters, and whether that is little enough. Pure.
 
 Bytes count IP packets towards the client; times are seconds since the transfer's first packet. All bytes count against

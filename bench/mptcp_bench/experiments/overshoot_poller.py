@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A quota tool like those on routers: it reads a counter periodically, and caps excess use."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A processor for the proxy only: everything else, including the receipt of what it sends, runs on the others.
 
 Between namespaces of one machine the kernel receives a packet in its sender's context, so a proxy is charged for the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Bytes received by a node for each of its addresses, over time, for several subflows on one device.
 
 nftables counts them, with each packet's Ethernet header, like a link. Packet merging is off in the testbed, so that

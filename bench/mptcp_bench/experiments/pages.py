@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A page of small files under a cap: what the capped path carries, and how long the page takes.
 
 Batches of downloads, several at once, use the real proxy, Apache and throttler, over Ethernet, which is capped, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Testbeds for batches of downloads: one with a throttler, one without, and their changes for a batch.
 
 Both exist at the same time, so that variants alternate. Where the throttler runs, only the throttler is changed: one

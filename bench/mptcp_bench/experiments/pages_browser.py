@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A page in headless Chromium, which speaks MPTCP under mptcpize(8), and the times of its downloads.
 
 The page's script fetches all files at once, which Chromium does over six persistent connections. Then it requests

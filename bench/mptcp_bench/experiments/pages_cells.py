@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiment ``pages`` can vary, and the matching policies. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a batch of downloads took, from byte counters and download times, and the aims. Pure.
 
 Bytes count IP packets towards the client, times are seconds on the samples' clock. The cap is compared with everything

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The aims, tables and picture of the experiment ``pages``, from batches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Payload of a full packet, by the headers of IP, TCP and MPTCP. Pure."""
 
 from __future__ import annotations

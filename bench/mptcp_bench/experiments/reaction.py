@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How soon a new subflow is throttled: from the MP_JOIN's third ACK on the wire to the first packet under its cap.
 
 It is measured from outside the daemon. In the proxy's namespace a probe captures the third ACK and every packet of the

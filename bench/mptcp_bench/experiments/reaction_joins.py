@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How the probe of the experiment ``reaction`` evaluates captured packets. Pure.
 
 Times are the kernel's time stamps, as monotonic seconds. Connections come one after another, identified by the client's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The aims of the experiment ``reaction`` for the delays measured by its probe. Pure."""
 
 from __future__ import annotations

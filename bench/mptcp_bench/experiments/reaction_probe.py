@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The probe of the experiment ``reaction``: ``python -m … COUNT FILE PORT CLIENT``, in the proxy's namespace.
 
 It accepts MPTCP connections to PORT and sends on each; it captures signalling segments, and what it sends to the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The client of the experiment ``reaction``: ``python -m … ADDRESS PORT COUNT JOINING``, in the client's namespace.
 
 It opens connections one after another, reads from each until shortly after it has a second subflow, and aborts it: what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """kill -9 and restart in mid-transfer; SIGTERM, and clean-up after a crash, in mid-transfer too.
 
 It runs with each netfilter adapter that this kernel offers, on downloads through the proxy under conf/policy.yaml and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The aims of one run of the experiment ``recovery``: for its samples, and for the kernel's dumps. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a proxy costs to carry a byte and a request: ours beside every peer, in one run, alternating.
 
 The tasks are downloads of large files by GET and through tunnels (CONNECT), small requests over persistent connections

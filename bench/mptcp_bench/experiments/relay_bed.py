@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The testbed of the experiment ``relay``: one freshly started proxy at a time, and clients that use it.
 
 Client, core, proxy and origin are namespaces of one machine. A veth pair delivers in the sender's context, so every

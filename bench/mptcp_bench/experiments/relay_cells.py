@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiment ``relay`` can vary: proxies, their clients, tasks, and settings. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a proxy needed to carry bytes and requests, and the aims of ours. Pure.
 
 Processor time counts all processes of a proxy; other programs disturb it less than rates. Rates are ratios to those

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Clients that send requests continuously: ``native/relay_load.c`` while it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Memory of a proxy's connections: proportional set sizes, slabs, socket buffers; proc(5), ss(8)."""
 
 from __future__ import annotations

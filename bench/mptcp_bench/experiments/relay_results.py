@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tables of the experiment ``relay``: costs, latencies and memory, for each setting. Pure."""
 
 from __future__ import annotations

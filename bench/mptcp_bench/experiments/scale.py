@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler while 100, 1,000 and 10,000 trickling two-subflow tunnels are held through the real Squid.
 
 For each number, in one testbed with a newly opened crowd: the reload that caps every tunnel, the longest silence of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The crowd of the experiment ``scale``: thousands of trickling two-subflow tunnels through the real proxy.
 
 The crowd has its own namespace beside the client, with two paths of its own, so that the client's endpoint changes

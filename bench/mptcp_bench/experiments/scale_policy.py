@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The policies of the experiment ``scale``, and the throttler's settings there."""
 
 from __future__ import annotations

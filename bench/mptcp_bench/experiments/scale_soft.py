@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The last part of the experiment ``scale``: a download is capped softly, with no tunnels and beside a crowd.
 
 It works like ``onset``, at 100 → 5 Mbit/s beside 30, RTT 20 ms; the crowd's own cap is in force all the time.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment ``scale``'s view of the throttler from outside: set entries, response times."""
 
 from __future__ import annotations

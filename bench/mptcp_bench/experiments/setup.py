@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A testbed with all services and a throttler with changing policies, for consecutive transfers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """An hour, or as long as asked, of tunnels that come and go under a cap: nothing grows, no subflow is missed.
 
 The crowd of the experiment ``scale`` holds two-subflow tunnels and replaces some of them every second. The throttler's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Judge whether a throttler grew, missed a subflow or capped a wrong one over a long time. Pure.
 
 What cannot be read of a dead throttler is NaN, and misses its aim.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Who starves beside a low cap: what each path carries, capped or not, and beside clients that vanished.
 
 A download runs under the policy, over paths some of which have low caps; shown is what each path carries in the steady

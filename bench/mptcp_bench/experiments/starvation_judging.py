@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What each path carries beside capped ones, from byte counters over one download. Pure.
 
 Rates are on the wire, in bits/s, as links and caps count; times are seconds since the download's start.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The layouts of the experiment ``starvation``: topologies with low caps on some of their paths, as data. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Steering modes on real downloads: what each path carries when the policy names a mode.
 
 *active-standby*: Wi-Fi active, Ethernet standby; Wi-Fi's path drops everything for a while. *priority-based*: Wi-Fi

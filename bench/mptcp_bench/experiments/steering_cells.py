@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiment ``steering`` varies in outages: mode, fault, length of the outage, load. Pure."""
 
 from __future__ import annotations

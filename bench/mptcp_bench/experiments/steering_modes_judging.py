@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What each path carried under a steering mode, from byte counters over one download, and the aims. Pure.
 
 Rates count what arrives at the client, on the wire; times are seconds on the samples' clock.

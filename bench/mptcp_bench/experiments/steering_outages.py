@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Outages under the steering modes: one path fails in mid-transfer, in three ways, and comes back.
 
 The transfers use the real proxy and throttler. The path that fails has 30 Mbit/s and is the first one for the modes by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Judge a transfer in an outage of one path. Pure.
 
 The application's bytes are those that it read in order, a path's bytes those on the client's interface. A mode is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Where the overflow goes under priority-based steering: the first path must be full before the later one carries.
 
 There is one download through the real proxy and throttler for each pair of rates, of RTTs and each demand, which is

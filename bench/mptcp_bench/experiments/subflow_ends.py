@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A client's subflows in the proxy's kernel: to the client a refused one looks established, too."""
 
 from __future__ import annotations

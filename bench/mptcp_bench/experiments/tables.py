@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tables of an experiment, and means with intervals for them. Pure.
 
 What never happened is infinite: it is in no mean, and meets no aim.

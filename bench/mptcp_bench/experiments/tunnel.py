@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A tunnel over two paths: unmodified OpenVPN over ``mptcp-tunnel``, beside the alternatives.
 
 A download runs through OpenVPN, without cipher, over emulated paths: over each path alone, both at once; over the

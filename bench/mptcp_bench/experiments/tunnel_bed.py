@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The testbeds of the experiment ``tunnel``: OpenVPN in each of its variants, and downloads through it."""
 
 from __future__ import annotations

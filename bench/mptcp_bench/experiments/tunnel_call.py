@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A call beside a download through the same tunnel: a part of the experiment ``tunnel``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The cells of the experiment ``tunnel``, and their paths. Pure."""
 
 from __future__ import annotations

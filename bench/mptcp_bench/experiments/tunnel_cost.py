@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The cost of a packet in the tunnel, and the rate that two cores carry: a part of the experiment ``tunnel``."""
 
 from __future__ import annotations

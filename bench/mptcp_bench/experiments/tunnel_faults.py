@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Paths that fall silent, and paths that change, in mid-stream: parts of the experiment ``tunnel``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The aims of the experiment ``tunnel``. Pure; rates are bits/s, times seconds."""
 
 from __future__ import annotations

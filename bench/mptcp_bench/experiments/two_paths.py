@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Emulated Ethernet and Wi-Fi, and their faults, as most experiments use them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Goodput per path of an upload over time, from the proxy's sockets: what really came, not what the client sent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The testbed of the experiments ``vpn-…``: an OpenVPN pair for each way, and one download inside, by wget.
 
 As in the paper, VPN client and server have two paths of 10 Mbit/s between them, and the web server is behind the VPN

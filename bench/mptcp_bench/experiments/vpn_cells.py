@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and their data points. Pure.
 
 They rerun "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). Its Multipath UDP is a random split

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments ``vpn-fig…``: figures of "Multipath Transport for Virtual Private Networks", and ours beside each.
 
 A figure is data: which ways, over which paths, how often; one procedure measures them all. Each condition and round has

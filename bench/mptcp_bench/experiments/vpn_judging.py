@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The claims of "Multipath Transport for Virtual Private Networks" about its figures, and whether they hold here. Pure.
 
 Most claims can fail here: kernel, OpenVPN and congestion controls are today's, and the kernel lacks BALIA, the paper's

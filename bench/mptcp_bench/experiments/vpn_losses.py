@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Table 1 of "Multipath Transport for Virtual Private Networks": what pings observe of its Gilbert-Elliott losses.
 
 A ping crosses a path twice, and the paper's rates are those of pings: one way, half as much is lost.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Figure 8 of "Multipath Transport for Virtual Private Networks": the first 0.3 s of a download.
 
 tcpdump captures it on the web server, which is behind the VPN's server; each VPN has just come up.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A thread that works in parallel to a measurement, from entry to exit of a ``with`` statement."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments of "Multipath TCP Proxy: Unshackling Network Nodes" (Pollalis, Charalampou, Sykas, WWIC 2016).
 
 ``scenarios`` declares them as data, ``parameters`` their settings. ``session`` runs an order: ``engine`` runs a figure

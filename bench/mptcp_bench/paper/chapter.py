@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A result of the paper in words, for the report."""
 
 from __future__ import annotations

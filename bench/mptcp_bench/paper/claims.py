@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's claims about its Figures 2 to 5, judged by the measurements: one function for each claim."""
 
 from __future__ import annotations

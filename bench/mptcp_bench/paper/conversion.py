@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Table 1: how long the proxy takes to turn a segment of MPTCP into one of TCP, and back.
 
 A client sends requests one after the other, each on its own connection and with its own target; tcpdump on the proxy's

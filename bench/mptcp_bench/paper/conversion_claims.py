@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's claims about Table 1, judged by the measurements: one function for each claim.
 
 Medians are compared by the repetitions' medians: all segments together would hide the differences between runs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The measured parts of Table 1: its cases, its metrics, and the paper's values. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Run a scenario on a lab: every trial, repeated, and whether it is a data point.
 
 A download of the wrong kind (it fell back from MPTCP, lacked a subflow, got other bytes, or the emulator failed) is a

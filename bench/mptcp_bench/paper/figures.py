@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The picture of a result, as PNG and SVG: ``draw``. ``FIGURES`` has the parts of each scenario's picture.
 
 A picture is rows of parts, laid out in inches: at 100 dots per inch it is 920 wide, readable at the width of a page.

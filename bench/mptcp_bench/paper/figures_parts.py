@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Plots without a time axis: bars with intervals, goodput against buffer size, distributions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Plots over time: throughput of each path, and bytes in the receiver's memory. One pair of axes per call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """From measurements to verdicts on the paper's claims. Pure.
 
 ``holds``: measured so. ``fails``: measured otherwise; a likely reason is named as no more than likely. ``differs``:

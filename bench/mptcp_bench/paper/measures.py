@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """From an observation to the numbers of a run: rates, shares, retransmissions, time to throttle. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Parameters of a scenario on the command line: ``--set wifi.rate=30mbit --set wifi.rtt=40ms``.
 
 The defaults are the paper's testbed as far as it is described: a Raspberry Pi Model B with Ethernet (about 94 Mbit/s of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Quantities for people: ``94.3 Mbit/s``, ``8.51 ms``, ``0.48 MB``; decimal prefixes, three digits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What one experiment of the paper measured, as frozen dataclasses: the result with the paper's own fields.
 
 A run that is no data point stays in the result, with the reason.

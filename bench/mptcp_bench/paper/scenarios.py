@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's figures as data: which downloads, over what, how often. ``engine`` runs them, ``claims`` judges them.
 
 A trial is one kind of download. The trials of a scenario run in an order drawn for each repetition, unless the order is

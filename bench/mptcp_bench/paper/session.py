@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """From the command line to the files of a scenario: a lab, the engine, progress, result.json and the figure.
 
 The result is written after every run, and an interrupt still draws what there is.

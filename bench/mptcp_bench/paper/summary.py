@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Summaries of the paper's results: a line for each case and metric, pooled delays, the run to draw."""
 
 from __future__ import annotations

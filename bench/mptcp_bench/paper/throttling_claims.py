@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's claims about its Figures 6 and 7, the throttled transfers: one function for each claim.
 
 Each is about a transfer whose cap on Ethernet was in force. If the cap never came, the claim fails, whatever the rates:

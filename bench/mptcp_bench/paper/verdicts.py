@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """All judged claims of the paper, and a result with its verdicts. Pure."""
 
 from __future__ import annotations

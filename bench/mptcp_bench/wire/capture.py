@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Capture both sides of the proxy with tcpdump(8) on its own host, so that one clock stamps both directions.
 
 Each packet is cut to headers, TCP options and a request line. tcpdump writes through its own buffer, without ``-U`` or

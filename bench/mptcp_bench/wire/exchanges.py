@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How long the proxy takes to turn MPTCP into TCP and back: from both sides' connections to intervals.
 
 A client's request and the proxy's request to the origin are matched by the target in their first line (RFC 9112, 3.2),

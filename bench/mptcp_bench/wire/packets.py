@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """TCP segments of a capture, with their lengths, MPTCP options and the captured part of their payload.
 
 The throttler's ``replay`` reads the file. Times are integer nanoseconds since the epoch, as captured.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """From captured segments to connections: when each opened, and when each byte was first sent.
 
 A client's MPTCP connection is one connection here, whatever its subflows: a join's SYN carries the proxy's token

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A client's requests, one after the other, each on its own connection, and the proxy's time for each.
 
 tcpdump on the proxy's host stamps both sides; ``exchanges`` turns the stamps into intervals. Each request has its own

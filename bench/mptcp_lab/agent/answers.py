@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Test whether something accepts connections here: ``agent.answers SECONDS GOAL …``.
 
 A GOAL is ``tcp:ADDRESS:PORT`` or ``unix:PATH``. Exit status 0 as soon as all have answered, 1 if one did not within

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Read the counters of this process's network namespace: proc(5), nstat(8), ss(8)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Many timed downloads through the proxy, several at once, by one process, like a phone's browser.
 
 ``agent.fetch FILE`` reads from FILE a JSON object: ``proxy`` and ``target``, each ``[address, port]``; ``kind``;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The files that an origin serves: their bytes depend only on name and size, so that every host makes the same.
 
 ``agent.files DIRECTORY NAME=SIZE …`` fills DIRECTORY, making it if necessary, and prints a JSON object of names and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Clean up after killed agents on this host: ``agent.leftovers DIRECTORY PREFIX RUN``.
 
 It looks at the directories PREFIX… below DIRECTORY. If a directory's journal is not locked, it ends the programs,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Call a function at a steady pace, in parallel to a measurement: reading counters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Processes of this host: private mounts, and process trees.
 
 Used by the testbed's namespaces and by ``server`` on hosts reached by ssh, so that a program finds the same on both.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How busy this host's processors were between two readings of proc(5) stat and pressure stall information.
 
 The hypervisor may steal time for other guests, and other programs may take it while ours wait. Both lower every rate

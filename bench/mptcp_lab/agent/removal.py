@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Remove files and directories, and name what stays."""
 
 from __future__ import annotations

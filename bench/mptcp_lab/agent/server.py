@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The driver's agent on a host reached by ssh: it owns the run's programs, changes and files while it lives.
 
 The driver talks to one such process on each host: requests on its standard input, answers on its standard output, one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A web server that discards uploads: ``python -m mptcp_lab.agent.sink PORT``.
 
 It answers every PUT with 200 once the whole body has come. Apache would need WebDAV for that.

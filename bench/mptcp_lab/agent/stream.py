@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A stream of UDP packets with numbers and times: a call, or a video.
 
 ``agent.stream send ADDRESS PORT PER_SECOND BYTES SECONDS`` sends packets of so many bytes of payload at an even pace.

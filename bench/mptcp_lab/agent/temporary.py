@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Where a run's directory is made, here or on a host reached by ssh."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Requests one after another, each on its own connection: ``agent.timed_requests COUNT PROXY PORT ORIGIN``.
 
 They are GETs of ``/file`` by MPTCP. It prints a JSON object: ``seconds``, from connect(2) to the end of the answer, of

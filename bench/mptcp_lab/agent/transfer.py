@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One download on the client, watched: ``agent.transfer SPECIFICATION RESULT``.
 
 SPECIFICATION is a JSON object: ``argv``, a program that writes its download to its standard output; ``devices``, whose

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Idle connections: ``agent.waiting_connections KIND COUNT PROXY PORT ORIGIN ADDRESS...``.
 
 *KIND*: ``slow-headers`` begin a request and never end it; ``keep-alives`` have got an answer to a GET of ``/file``;

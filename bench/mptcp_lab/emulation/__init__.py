@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Path emulation on a middle hop: delay, jitter and loss by netem if the kernel has it, otherwise in user space. Pure.
 
 ``model`` says how a direction of a path treats packets; ``netem`` turns that into tc(8) arguments, ``userspace`` into

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The behaviours of middleboxes, by name, as in ``native/middlebox/behaviours.c``.
 
 From Hesmans et al., "Are TCP Extensions Middlebox-proof?", HotMiddlebox 2013, Table 1 and 4.2, plus duplicating and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A middlebox on a path: the arguments and rules of our program. Pure.
 
 The program (``native/middlebox/``) gets the IPv4 TCP packets that the hop forwards, both ways, and sends on what the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How a path treats packets, one direction at a time: as data, checked when made.
 
 Rates are integer bits per second as tc-tbf(8) counts them (IP packet plus 14 bytes), times integer microseconds,

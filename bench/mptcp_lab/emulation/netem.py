@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Arguments of tc-netem(8) for a direction of a path, for kernels that have it. Pure.
 
 netem does not limit the rate: a TBF below it does, as everywhere else. Yet with jitter netem gets a rate far above any

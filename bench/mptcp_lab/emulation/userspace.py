@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Arguments, rules and counters of our own path emulator, for kernels without netem. Pure.
 
 The program (``native/``) gets the packets that the hop forwards from two NFQUEUEs, one per direction; its first comment

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Real hosts instead of namespaces: client, proxy and origin reached by ssh, declared in an inventory file.
 
 ``inventory`` reads the file; ``connection`` is one ssh session with the agent at its other end; ``ssh`` turns it into a

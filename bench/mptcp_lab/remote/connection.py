@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One ssh session with the agent at its other end; every request and answer goes through it.
 
 The OpenSSH client connects, so the user's configuration, keys, agent, jump hosts and known hosts apply. The session's

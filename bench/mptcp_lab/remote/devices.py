@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The interfaces of a host, from the output of ``ip -j address show``. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The inventory: which real hosts are client, proxy and origin, how ssh reaches them, and their interfaces.
 
 The policy reader parses it, so errors have the same form: all of a file at once, each with line, key, value and what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Prepare the hosts of an inventory for an experiment, and restore them.
 
 All possible problems of the hosts are checked before anything starts, and reported at once, a line each.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A host reached by ssh, with the same interface as a testbed namespace: see ``testbed.host``."""
 
 from __future__ import annotations

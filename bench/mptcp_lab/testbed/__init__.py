@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Real Squid, Apache and clients on the real kernel: topologies as data, built in network namespaces.
 
 ``topologies`` declares, ``plan`` turns a topology into commands (pure), ``build`` runs and undoes them, ``host`` is

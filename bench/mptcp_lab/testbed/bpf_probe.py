@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Test whether the kernel runs a BPF program on the TCP sockets of this network namespace: bpf(2), libbpf 1.
 
 ``python -m mptcp_lab.testbed.bpf_probe`` loads a *sock_ops* program that asks for the cookie of its namespace (Linux

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Build a topology in network namespaces, and take it down whatever happens.
 
 Every kernel change is undone by the scope that made it. Deleting a namespace deletes its devices, addresses, routes,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Run a command so that its failure says what was attempted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whether a kernel has a congestion control, and selecting one inside namespaces.
 
 A namespace other than the host's may only select what the host's ``tcp_allowed_congestion_control`` lists

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Thousands of idle connections to a proxy, a client that sends requests, and the proxy's descriptors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Both ends of an emulated path: echo requests, a load, numbered packets in order of arrival."""
 
 from __future__ import annotations

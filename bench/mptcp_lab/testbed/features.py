@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What this kernel and this host offer, tested in a network namespace that vanishes with the attempt.
 
 A missing feature skips a test, loudly, on a user's machine, and fails it if the variable CI is "true".

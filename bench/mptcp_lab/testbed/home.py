@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A home behind a relay that is its gateway: a site with public addresses, a parent that opens any tunnel, the daemons.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Run a topology's path emulation: netem if the kernel has it, otherwise our emulator, one process per hop.
 
 Both follow the same ``emulation.model.EmulatedPath``. :meth:`Emulation.check`, and the end of the testbed, raise if our

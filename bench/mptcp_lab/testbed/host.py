@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a scenario needs of a host: a network namespace here, or a Raspberry Pi reached by ssh.
 
 ``node.LiveNode`` is the one, ``mptcp_lab.remote.SshHost`` the other. Paths are paths on that host.

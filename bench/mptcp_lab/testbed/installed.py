@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Paths of this project on this machine: the checkout, its configuration, its commands."""
 
 from __future__ import annotations

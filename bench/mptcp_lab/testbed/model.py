@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A topology as data: nodes, the links between them, and each node's routes and MPTCP settings.
 
 Nothing here touches the kernel; ``plan`` turns a topology into commands and ``build`` runs them. Rates are integer bits

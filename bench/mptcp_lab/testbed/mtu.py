@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Change an MTU for a while, without losing IPv6 for good.
 
 Below 1280 bytes (RFC 8200, 5) the kernel removes IPv6 from an interface with all its addresses and routes, and does not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A node of a built topology: run programs in it, enter it, read its counters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Unmodified OpenVPN between two nodes: over UDP, or over TCP, optionally MPTCP and through a proxy.
 
 Both ends authenticate each other by certificate fingerprints (``--peer-fingerprint``, from OpenVPN 2.6 on). Data are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which namespaces are ours, and which of these belong to a dead run.
 
 A run claims an id with a lock file in ``RUN_DIRECTORY``, on which it holds a flock(2) while it lives; its namespaces

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """From a topology to the commands that build it: pure, so that it can be printed and compared.
 
 Every step is one command of iproute2, ethtool or sysctl inside one node's namespace. Order: sysctls (they apply to

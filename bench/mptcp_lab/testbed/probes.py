@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Measure what a path does to packets, by the kernel's clock at both ends, independently of the emulator.
 
 - ``Ping``: ICMP echo (RFC 792), answered by the far kernel; the round trip is between the kernel's send and receive

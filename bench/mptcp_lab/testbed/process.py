@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A process in a namespace: started with its own log file and private mounts, ended by its id."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whether a download used MPTCP, by the counters of its client and its proxy. Pure."""
 
 from __future__ import annotations

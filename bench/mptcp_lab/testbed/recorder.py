@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Throughput per path over time, from the interface counters of one node.
 
 A thread reads the counters at a fixed interval; rates are differences between readings, so that a late reading makes no

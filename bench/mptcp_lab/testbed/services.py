@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The programs of an experiment: Apache as origin, the proxy, the throttler, and clients that speak MPTCP.
 
 Each start function takes any :class:`~.host.Host` and returns once the program answers. Otherwise it ends the program

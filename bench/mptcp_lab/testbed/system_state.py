@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Detect what a throttler leaves behind: kernel state of its network namespace, processes, BPF objects and files.
 
 The dumps come from the operator's own tools and are compared as text, without counters. A dump that fails differs from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One download by the client of a lab, observed by the agent on the client's own host and clock.
 
 It works the same in namespaces and over ssh: what came, how fast, over which paths, and whether by MPTCP.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-tunnel`` at both ends of a testbed: the daemons of one tunnel, over the relay's uplinks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Metrics for Prometheus. ``families`` makes them, and the ASGI application ``Scraper`` serves them:
 ``Route("/metrics", Scraper(Sources(status_socket)))``. A ``Mount`` would redirect Prometheus to /metrics/.
 

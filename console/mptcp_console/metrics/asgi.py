@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Answers Prometheus: an ASGI application that gathers figures, formats them with the official client, and caches them
 for half a second.
 

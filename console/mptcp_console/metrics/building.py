@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Metric families for the Prometheus client, gauges and counters, each from one mapping. Pure."""
 
 from __future__ import annotations

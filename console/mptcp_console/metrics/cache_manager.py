@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reads pages of Squid's cache manager by HTTP, over loopback: squid.conf gives them only to this host."""
 
 from __future__ import annotations

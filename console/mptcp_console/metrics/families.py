@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """All exported metrics, from the figures of one scrape. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's counters of Multipath TCP: the line ``MPTcpExt`` of /proc/net/netstat, one metric for each field.
 
 They are not one metric with a label ``counter``, because the sum of a metric's samples should have a meaning

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The counters of the proxy's preload libraries in Squid, for each instance on this host. Pure."""
 
 from __future__ import annotations

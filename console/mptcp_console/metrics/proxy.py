@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The proxy's state, for the page: Squid's figures, and the kernel's about its Multipath TCP.
 
 Browsers share an answer, so Squid is asked once in some seconds. A thread asks, because the library is synchronous.

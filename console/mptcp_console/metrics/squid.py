@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Squid's own counters: pages of its cache manager, as text. Pure.
 
 squid.conf gives these pages to the host itself alone (``http_access allow localhost manager``). With ``workers``,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler's metrics, made from its answer to ``summary`` alone (docs/status.md). Pure.
 
 Labels are what the policy names (policy, rule, path, budget), tunnels and their paths, the direction, an interface of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Chooses an uplink's address among those of its device. Pure."""
 
 from __future__ import annotations

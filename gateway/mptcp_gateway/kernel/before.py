@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's state before us, in a file in case of a crash: sysctls, the limit of subflows, endpoints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Endpoints and limits of Multipath TCP in the kernel, by ``ip mptcp`` (ip-mptcp(8))."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Our nftables table, and the kernel's connection tracking. nft(8), ctnetlink."""
 
 from __future__ import annotations

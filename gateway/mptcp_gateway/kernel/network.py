@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Uplinks as the kernel has them, and our routes and rules. rtnetlink(7).
 
 Our objects have fixed numbers (``plan.TABLES``, ``plan.PRIORITIES``): a start takes over what a killed daemon left, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Looks up the parents' addresses in a thread: a silent name server says nothing about an uplink."""
 
 from __future__ import annotations

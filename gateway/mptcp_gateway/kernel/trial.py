@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One trial of a way: a Multipath TCP connection to a parent, bound to the uplink, and reset once established.
 
 This takes four packets, and the kernel opens no further subflows for it. A thorough trial also sends two full segments,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // Asks again while the page is open and visible: paths join after the first answer, caps come and go.
 "use strict";
 const SECONDS = 3;

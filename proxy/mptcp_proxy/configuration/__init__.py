@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reads squid.conf as Squid does, and finds every mistake in it beforehand."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds out which clients a configuration serves: would it make an open proxy?
 
 This follows Squid's own rules ("http_access" and "acl" in its directive reference): which client addresses may be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds out which clients each ``acl`` may match, and which it matches in any case.
 
 Rules (Squid's directive reference, "acl"; src/acl): several lines of one name match what any of them matches. Names

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tells what one value of an ``acl ... src`` or ``dst`` matches, by Squid's own grammar. Pure.
 
 Rules (Squid 5.7 and 6.13, src/acl/Ip.cc, FactoryParse and DecodeMask; src/ip/Address.cc):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Sets of IP addresses of both families, for exact arithmetic. An IPv4 address is ::ffff:a.b.c.d, as in Squid. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds out from whom Squid accepts another client address, in X-Forwarded-For or by the PROXY protocol. Pure.
 
 A believed sender may claim any address, this host's included. Squid checks its lists against the claimed address, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Adapts one squid.conf to all versions of Squid: omits directives whose effect a version has in any case.
 
 Squid exits at an unknown directive. Its release notes list removed ones (Squid 6, "Removed directives"). This module

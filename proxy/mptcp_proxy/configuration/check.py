@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds every mistake in a configuration at once, without starting or changing anything."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks that ``squid.conf`` tells the check page by which connection a client came.
 
 A package upgrade keeps a changed file, which may have an earlier version's header: it named only the client's end,

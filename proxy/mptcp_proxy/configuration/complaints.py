@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Turns the remarks of ``squid -k parse`` into problems with the place in the operator's own file.
 
 Squid stops at the first mistake that it calls fatal. It passes over others with a remark and exit status 0 (an unknown

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds parts of a configuration that cannot be judged, or are not what they seem: refused unless the operator insists.
 
 access.py judges the rules for clients as far as Squid and these modules read them alike. This module names what differs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds services that clients can reach through the proxy and should not: this host's, its cloud's, and other than web.
 
 For each of a few requests that should be denied, go through the rules of "http_access" in order. A name in a rule holds

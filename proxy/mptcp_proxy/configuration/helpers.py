@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds out which helper programs identify a client: those of "external_acl_type", and those of "auth_param" for
 passwords. Pure.
 

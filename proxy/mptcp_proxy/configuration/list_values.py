@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reads the values of a statement that may have them in a file, as Squid does (ConfigParser::strtokFile).
 
 Rules (Squid 5.7 and 6.13, src/ConfigParser.cc; src/acl/Options.cc):

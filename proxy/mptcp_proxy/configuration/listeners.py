@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reads the listening ports from ``http_port`` and ``https_port``, so that each is stated once."""
 
 from __future__ import annotations

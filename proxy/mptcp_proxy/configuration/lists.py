@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Copies the files that hold values of an ``acl``, so that the check and Squid read the same bytes.
 
 Squid reads such a list at each reload, and each worker at its start, even if someone has changed it since the check:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reads the parents of a relay from ``cache_peer``; every request must go to one of them.
 
 Squid decides by "always_direct", then by "never_direct", each by its first matching rule (src/peer_select.cc). So

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Matches regular expressions as Squid does: POSIX extended ones, by the C library (regcomp(3)). Pure.
 
 Python's syntax differs: it takes ``[[:alpha:]]``, a letter, for a character of ``[:alph`` and a bracket.

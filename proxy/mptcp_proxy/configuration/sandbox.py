@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds what systemd's unit denies its Squid: files it cannot see, and places it may not write to.
 
 Started by hand, Squid reads lists below /root and writes its logs anywhere. In the unit the same configuration fails,

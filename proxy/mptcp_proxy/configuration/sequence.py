@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Compares how ``squid -k parse`` and these modules read the same lines. Pure.
 
 This catches what nobody thought of. Squid announces each statement with "Processing:", with its lines joined and macros

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reads squid.conf with all its includes into one sequence of lines, each with its file and line number.
 
 Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):

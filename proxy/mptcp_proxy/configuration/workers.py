@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Decides how many workers Squid has: as squid.conf says, else one per processor. Pure.
 
 Squid's own default is one worker, which is one thread on one processor. Several workers listen on the same ports, but

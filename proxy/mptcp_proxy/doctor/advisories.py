@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tells which published fixes the installed Squid lacks, and which weaknesses the shipped squid.conf leaves open.
 
 Source: the changelogs of Debian's packages squid 5.7-2+deb12u6 and 6.13-2+deb13u4. docs/squid-versions.md has the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds paths that silently drop full-sized packets (path-MTU black holes, RFC 2923, 2.1) from current subflows.
 
 Handshake and short packets pass; the first full-sized one does not, and is retransmitted again and again.

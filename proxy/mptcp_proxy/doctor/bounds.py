@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks what one client may take of this host: memory by uploads that nobody reads, and new connections."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reports what the probe found out about traffic control, sockets and netfilter."""
 
 from __future__ import annotations

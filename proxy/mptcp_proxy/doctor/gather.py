@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Gathers what the checks of a proxy need, and tries kernel features outside this network namespace."""
 
 from __future__ import annotations

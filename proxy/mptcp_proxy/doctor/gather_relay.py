@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Gathers what the checks of a relay need. It opens a trial connection to each address of each parent."""
 
 from __future__ import annotations

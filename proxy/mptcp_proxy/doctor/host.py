@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks Squid, what may keep it from loading the preload library, ports, and descriptors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks MPTCP in the kernel, its settings (Documentation/networking/mptcp-sysctl.rst), routing, congestion control."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks shared libraries that the throttler loads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tries kernel features. Run in a temporary network namespace; see ``gather``.
 
 Prints one JSON object: feature to null if it works, else to the reason. The throttler's needs are tried by its own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reads what the checks of both roles need of the host, and runs the probes of kernel features."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds paths of the throttler's policy from which squid.conf lets no client in."""
 
 from __future__ import annotations

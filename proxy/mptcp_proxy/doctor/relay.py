@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks what a relay needs: uplinks that are endpoints, a route for each, parents that answer by Multipath TCP."""
 
 from __future__ import annotations

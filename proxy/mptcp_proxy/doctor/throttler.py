@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks the throttler's settings, whether it answers and covers our ports, and what it lacks of BPF."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Finds and builds the two preload libraries.
 
 ``mptcp_listen.so`` turns Squid's listeners, or its connections to parents, into MPTCP. ``squid_turns.so`` changes how

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is broken in experiments on real packets, and how it is told that their aims see it.
 
 What is broken leaves no rate near its bound, and is judged once. What is sound is tried again, for a busy machine may

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Table 1 for real: every request is found on both sides of the proxy, and nothing goes out before it came in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The crowd of ``scale`` and ``soak`` is as large as it was asked for, though all of it has one address a path."""
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def test_what_limits_a_client_does_not_limit_the_crowd(
     assert crowd.joined(more, within=300).two_subflows == more
 
 
+@pytest.mark.nightly
 def test_without_squid_a_crowd_joins_though_it_closes_more_than_it_has_ports(
     make_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment ``crowds`` on real packets: what limits a client does, and without it an aim is missed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The demo itself, with shorter downloads: it succeeds on any machine, and fails where a part does not do its work.
 
 ``MPTCP_DEMO_RUNS=10`` runs the whole of it so often besides: idle, beside a load, and with a throttler that is broken.

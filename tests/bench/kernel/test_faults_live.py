@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Experiments of ours on real packets, with one thing broken: an aim that is named is missed, or the run is refused.
 
 Those of ``goodput`` (caps) and ``steering`` (modes), with short downloads. ``overshoot``: ``test_overshoot_live.py``,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment ``guard`` on real packets, a download whose Wi-Fi falls silent, with one thing broken."""
 
 from __future__ import annotations

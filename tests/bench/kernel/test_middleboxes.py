@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Proxy and throttler behind middleboxes, by the experiment that knows what must come of each."""
 
 from __future__ import annotations

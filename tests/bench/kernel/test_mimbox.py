@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiments mimbox-… measure is what it is taken for: MTU, protocol, both paths, closed connections."""
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def test_a_download_has_both_paths_and_passes_the_proxy_where_there_is_one(bed: 
     assert (found.kernel > 0) is (cell.proxy == OURS)
 
 
+@pytest.mark.nightly(besides=("ours",))
 @pytest.mark.parametrize("cell", [Cell(DIRECT, "tcp"), Cell(DIRECT, "mptcp1"), Cell(OURS, "mptcp1")], ids=str)
 def test_each_request_has_a_connection_of_its_own(bed: Bed, cell: Cell) -> None:
     found = point(bed, cell, "each", Procedure(SMALL, 10, close=True))

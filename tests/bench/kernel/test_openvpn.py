@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """OpenVPN of the laboratory: over UDP, over Multipath TCP, through the proxy by CONNECT, and over our tunnel."""
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def test_over_udp_it_takes_the_path_of_its_address(module_testbed: Testbed, orig
     assert after["eth0"].received - before["eth0"].received < SIZE / 10
 
 
+@pytest.mark.nightly  # tests/throttler/kernel/test_vpn_live.py has both in the gate
 @pytest.mark.parametrize("by_proxy", [False, True])
 def test_over_tcp_it_is_multipath(module_testbed: Testbed, origin: Origin, by_proxy: bool) -> None:
     client, server = module_testbed["client"], module_testbed["origin"]
@@ -58,6 +60,7 @@ def test_over_tcp_it_is_multipath(module_testbed: Testbed, origin: Origin, by_pr
     assert added.read()[0].get("MPTcpExtMPJoinSynAckRx", 0) >= 1
 
 
+@pytest.mark.nightly
 def test_over_the_tunnel_a_stream_goes_by_both_paths(module_testbed: Testbed, require: Callable[..., None]) -> None:
     require("openvpn", "openssl")
     client, server = module_testbed["client"], module_testbed["origin"]

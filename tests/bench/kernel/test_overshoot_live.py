@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment ``overshoot`` on real packets, with a throttler that does not cap Ethernet: its aims are missed."""
 
 from __future__ import annotations

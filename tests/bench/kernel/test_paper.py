@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's experiments on real packets: the files they leave, what is no data point, an interrupt in the middle."""
 
 from __future__ import annotations

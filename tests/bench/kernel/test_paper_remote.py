@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """An experiment of the paper on hosts that are reached by ssh alone."""
 
 from __future__ import annotations

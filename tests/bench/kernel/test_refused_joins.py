@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Second subflows are counted where it is decided whether there is one: at the proxy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The proxies of the experiment relay carry what is asked for, by TCP and Multipath TCP; its clients count right."""
 
 from __future__ import annotations

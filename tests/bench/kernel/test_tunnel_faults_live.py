@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment ``tunnel`` on real packets: one path that does not work misses its aim, and two that do meet it."""
 
 from __future__ import annotations

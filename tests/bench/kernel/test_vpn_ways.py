@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiments vpn-… measure is what it is taken for: protocol, paths, shares, controls; nothing stays."""
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def states(bed: Bed) -> list[State]:
     return [kernel_state(node) for node in (bed.client, bed.server)]
 
 
-@pytest.mark.nightly(besides=("mptcp", "[50", "tunnel"))
+@pytest.mark.nightly(besides=("tunnel",))
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_is_what_it_is_called_and_leaves_nothing(bed: Bed, way: str) -> None:
     for node in (bed.client, bed.server):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Measurements that a busy machine may make void, and that experiments make again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whether the aims of a kept result are those that its judge makes today, by their forms.
 
 The form of an aim is its name without cell and numbers, and which bounds it has: what is asked, and not of what. All

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What takes time and says nothing new each time: who was asked for a commit, and how a figure looks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Downloads of the demo as they should be, and what can go wrong with them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A testbed without a kernel, whose emulated paths are late in those transfers that a test names."""
 
 from __future__ import annotations

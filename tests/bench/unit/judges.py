@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The judge of each of our experiments, with a sound result and its mutants."""
 
 from __future__ import annotations

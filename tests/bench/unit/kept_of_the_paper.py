@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A kept result of the paper judged by today's claims: from its tables back to runs that have their means and spreads.
 
 No single values are kept. Welch's t asks of a sample its mean, its spread and its number alone, and these the table

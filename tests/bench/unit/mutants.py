@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a verdict must be broken by: sound results of an experiment, and results in which something was wrong.
 
 Each experiment has a ``Judge``. Its mutants are made-up series and records: a dead throttler, one that caps the wrong

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Sound results and mutants of the experiments onset, guard, pages and starvation."""
 
 from __future__ import annotations

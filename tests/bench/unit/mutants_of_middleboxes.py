@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A sound result and mutants of the experiment middleboxes."""
 
 from __future__ import annotations

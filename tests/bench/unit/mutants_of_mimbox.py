@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Sound results of the experiments mimbox-goodput, -delay, -http and -memory, and their mutants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A sound result of the experiment overshoot, and its mutants."""
 
 from __future__ import annotations

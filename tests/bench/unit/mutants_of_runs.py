@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Sound results and mutants of the experiments goodput, datapath, reaction, control-plane and recovery."""
 
 from __future__ import annotations

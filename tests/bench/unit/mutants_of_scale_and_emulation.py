@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Sound results and mutants of the experiments scale and emulation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Sound results and mutants of the experiment steering: of its modes and of its outages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Sound results of the experiments vpn-…, in which all holds that the paper says, and their mutants.
 
 Claims are no aims there: one that fails is a result. A mutant misses an aim, or breaks a claim.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Six faults that no experiment may overlook: the mutant that has each, by experiment, or why there is none.
 
 ``OURS`` are those of ``mptcp_bench.experiments``, ``PAPERS`` the paper's.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Connections as the two sides of a proxy's host would have captured them, written down segment by segment.
 
 Times are nanoseconds. A :class:`Talk` knows its sequence numbers; MPTCP options are made from keys as RFC 8684 says.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Proxies of which Table 1's claims hold, or one mechanism is broken, and which mutants must break which claim.
 
 A proxy makes the exchanges of each workload from a seed; they go through the same run and claims as captured ones.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Results as an experiment would leave them, drawn from a seed: for the tests of the paper's figures and report."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Worlds in which the paper's claims hold, or one mechanism is broken, and which mutants must break which claim.
 
 A world makes the observations of a scenario's downloads, from a seed; they go through the engine's own judgement of

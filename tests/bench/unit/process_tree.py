@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A tree of processes for tests that look at all of one program's."""
 
 from __future__ import annotations

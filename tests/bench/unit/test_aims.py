@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """An aim is met within its bounds."""
 
 from __future__ import annotations

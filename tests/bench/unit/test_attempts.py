@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Attempts that measured nothing: made again, with each reason kept; all but the machine's faults miss an aim."""
 
 from __future__ import annotations

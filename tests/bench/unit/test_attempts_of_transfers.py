@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Each transfer of these experiments is judged by what was late in it, and made again; nothing else is lost by it."""
 
 from __future__ import annotations

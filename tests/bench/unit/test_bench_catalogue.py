@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Each experiment that is listed can be loaded, and one that is not is refused."""
 
 from __future__ import annotations

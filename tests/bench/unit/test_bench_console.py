@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment ``console``: what it reads of streams, metrics and terminals, and what it compares the lag with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is asked of the rates that connections are opened at, and what is shown alone."""
 
 from __future__ import annotations

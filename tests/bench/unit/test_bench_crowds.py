@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The verdicts of the experiment ``crowds``, on made-up seconds; what it reads of processes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Goodput with entries and without is compared within a round."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiment ``emulation`` computes of losses."""
 
 from __future__ import annotations

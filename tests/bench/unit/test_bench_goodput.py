@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Downloads that are not of the kind that is measured are void."""
 
 from __future__ import annotations

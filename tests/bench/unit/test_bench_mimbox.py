@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments mimbox-…: verdicts, ratios, what passed a router, what options choose, tables and pictures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """No verdict that cannot fail: each bound of each aim is broken by a mutant, and each mutant misses an aim."""
 
 from __future__ import annotations

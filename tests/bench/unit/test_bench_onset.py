@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiment onset varies, and how it judges what a cap costs the other path."""
 
 from __future__ import annotations

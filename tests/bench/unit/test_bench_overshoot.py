@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiment overshoot makes of byte counters, what its poller does, and what can be chosen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Experiment ``pages``: what it makes of byte counters, and that each way to miss the cap misses an aim."""
 
 from __future__ import annotations

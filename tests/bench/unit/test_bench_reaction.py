@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiment ``reaction`` takes for a join, and for the first packet after it that is throttled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment relay: what is chosen, what its figures are, and what of a run is void."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment ``scale``: its aims, what it reads, and that what is dead or wrong never passes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment ``soak``: what it reads, what counts as a wrong cap, and what as growth."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The verdicts of the experiment ``starvation``, on made-up counters; its layouts can be built."""
 
 from __future__ import annotations

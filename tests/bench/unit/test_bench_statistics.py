@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Intervals, percentiles and comparisons: the textbook's values, and noise that confirms nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiment steering: what is chosen, and what samples say of modes and of outages."""
 
 from __future__ import annotations

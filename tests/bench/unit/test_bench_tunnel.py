@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiment tunnel makes of polls, sizes and changes, and what can be chosen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Apache's workers can read what ``mptcp-bench`` has made for them, whatever the umask of who starts it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments vpn-…: verdicts, rounds, what options choose, traces, bursts, tables and pictures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-bench cleanup``: what it does before it says what was done."""
 
 from __future__ import annotations

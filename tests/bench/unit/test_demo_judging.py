@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The demo's verdict: what the product does wrong fails on any machine, what it missed on one that had time enough."""
 
 from __future__ import annotations

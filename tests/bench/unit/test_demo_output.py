@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the demo is drawn by: the policy's cap, the terminal, the picture, and where a result comes from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The demo from its start to its exit status and files, with made-up downloads in place of testbed and services."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The tables in docs/ are what the results say: generated, compared, and refused where there is nothing behind them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A program of a measurement that failed is ended: the next one is not to be made beside it."""
 
 from __future__ import annotations

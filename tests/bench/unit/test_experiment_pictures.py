@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Pictures of our experiments: of whatever was measured, one that can be drawn or none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The page of all that docs/results keeps has every verdict, aim, table and picture of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What docs/results keeps is judged as it would be today, or its page says that it is not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What --set gives our experiments: taken, or refused in one line that names option, value and what is allowed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A proxy that is measured on a processor of its own runs there alone, with all its threads."""
 
 from __future__ import annotations

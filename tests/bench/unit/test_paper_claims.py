@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The edges of the verdicts: what is not judged, what is said, and that no order of runs ends the experiment.
 
 That each claim holds, fails and differs where it should is in ``test_paper_mutants``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Table 1's claims can come out wrong, and the runs that they are judged by."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Table 1's runs: a workload that is no data point is tried again, and voids no other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Planning the runs of a scenario, data points and failed runs, and the numbers of a run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The figures: every scenario's can be drawn, shows what is in the result, and fits on its canvas."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Every claim of the paper can come out wrong: in the paper's own world it holds, and each of its mutants breaks it."""
 
 from __future__ import annotations

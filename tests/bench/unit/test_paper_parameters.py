@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What can be set of the paper's experiments, and how a mistake is reported."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A result of the paper: what is written is what is read, what is wrong is one line, nothing is half written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """An experiment of the paper that ends early: what was done is kept, and a line says where, if anything."""
 
 from __future__ import annotations

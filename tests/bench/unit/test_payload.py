@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a full packet carries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What several processes of one program use is counted of all: Squid has a worker for each processor."""
 
 from __future__ import annotations

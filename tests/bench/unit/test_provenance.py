@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Where a result comes from: the commit, and whether the files were those of the commit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The report: one valid page that fetches nothing, escapes everything, and leaves nothing out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The result file of our experiments: one form for all, aims judged by one rule, nothing half written."""
 
 from __future__ import annotations

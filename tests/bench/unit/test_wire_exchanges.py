@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """From two sides' connections to intervals: how long each segment took through the proxy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """From capture files, made by Scapy, to segments."""
 
 from __future__ import annotations

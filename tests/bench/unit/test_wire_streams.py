@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """From segments to connections and the bytes of their streams."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Threads beside what is measured: they end when told to, and what goes wrong in them is not lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a command's errors come to: one line each, and the status by which systemd knows what a restart cures."""
 
 from __future__ import annotations

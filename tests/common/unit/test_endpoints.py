@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """An address with its port is read as people write it, and nothing else is."""
 
 from __future__ import annotations

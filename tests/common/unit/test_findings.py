@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How the doctor shows what it found, and sums it up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Priorities of what is printed to the journal, and errors in words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The counters of the preload libraries: the file, and the names that the libraries have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A server listens on an address that this host does not have yet, and who checks its settings is warned of it."""
 
 from __future__ import annotations

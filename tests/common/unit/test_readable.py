@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which files a daemon's user cannot read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A renewed certificate is shown to new connections once it is whole: handshakes in memory, of both versions of TLS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the service manager is told: by whom, in which words, and where nobody listens."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The client of the status socket, sync and asyncio, against a server that it has for itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What systemd knows of a unit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Rates and sizes: what people write, what is refused, and that nothing is lost on the way out and back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Every text that is no YAML document of ours gives its author exact, complete lines."""
 
 from __future__ import annotations

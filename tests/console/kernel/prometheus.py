@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A real Prometheus in a network namespace of the tests, and what it says."""
 
 from __future__ import annotations

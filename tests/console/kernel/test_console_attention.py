@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """In Chromium: what somebody reads or has selected stays, trouble is told once, who looks away asks nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Hundreds of connections that ask nothing keep nobody from the page, and come to their end."""
 
 from __future__ import annotations

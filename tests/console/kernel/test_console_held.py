@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A time that is held: what is said of it is true, whatever is known of it; and now is now. In Chromium."""
 
 from __future__ import annotations

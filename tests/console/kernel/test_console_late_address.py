@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The console listens on an address of the network that comes when it has long been running."""
 
 from __future__ import annotations

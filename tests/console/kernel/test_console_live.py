@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The console beside a real throttler, Squid and a download over two paths: caps are seen, and it disturbs nobody."""
 
 from __future__ import annotations

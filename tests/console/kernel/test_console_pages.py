@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Every page in a real Chromium, with a throttler that is not real: looks, accessibility, keyboard, trouble, a crowd.
 
 Screenshots are made where MPTCP_CONSOLE_SCREENSHOTS says, for people.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the pages of connections and rules say, and when, in a real Chromium beside a throttler that is not real."""
 
 from __future__ import annotations

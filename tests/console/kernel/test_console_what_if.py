@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The pages of the policy in force and of what another would do, in a real Chromium, with a made-up throttler."""
 
 from __future__ import annotations

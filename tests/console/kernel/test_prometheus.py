@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A real Prometheus scrapes the metrics of a real throttler, Squid and kernel while downloads run under caps.
 
 Every expression of the dashboard and of the alerts has a value then. In the end things are made wrong, and the alerts'

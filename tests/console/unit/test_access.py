@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tokens, cookies and names."""
 
 from __future__ import annotations

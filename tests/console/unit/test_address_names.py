@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Names for addresses, from the operator's file."""
 
 from __future__ import annotations

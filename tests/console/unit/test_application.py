@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The pages and what they ask for, with a throttler that is not real; who is let in, and what browsers are told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Connections that ask nothing, or half a thing, are ended: after a while, and the oldest where there are many."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the console's tests are worth: each mutant is a console with one part broken, and fails the named test."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The console as a service: what keeps nobody from serving, and what it takes up while it does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """console.yaml: what it may say, what the console refuses to start with, and that the shipped file is good."""
 
 from __future__ import annotations

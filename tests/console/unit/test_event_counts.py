@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How many events of each kind there were: for the whole hour, in the same room."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The fake throttler answers as the real one does: its answers meet the models that the real ones are held to."""
 
 from __future__ import annotations

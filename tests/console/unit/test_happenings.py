@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Events: kept for an hour, in bounded memory, and found by what they are about."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is wrong with a throttler that answers is said, and nothing where all is well."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Numbers against time: what is kept, how it thins out, and that it stays small."""
 
 from __future__ import annotations

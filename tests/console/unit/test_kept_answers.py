@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the console answers from its own memory: the numbers and events of a time, and whether one more may look."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How often browsers' questions reach the throttler."""
 
 from __future__ import annotations

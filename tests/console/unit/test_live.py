@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What browsers are sent each second."""
 
 from __future__ import annotations

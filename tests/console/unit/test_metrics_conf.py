@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The dashboard and the alerts of conf/: Prometheus' own checker, names that exist, and what the checks would catch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The metrics of throttler, Squid, its libraries and kernel, from answers of each: values, units, labels, how many."""
 
 from __future__ import annotations

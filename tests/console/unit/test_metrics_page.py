@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """docs/metrics.md has every metric and every alert, as they are, and none that there is not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Where the console has its metrics: at /metrics itself, behind the same protection as its pages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Scrapes of the metrics, with a throttler and a Squid that are programs of the test behind real sockets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How the proxy is, for the page: Squid's figures, and that it does not answer."""
 
 from __future__ import annotations

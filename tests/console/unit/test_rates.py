@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """From summaries to rates and caps, as the graph has them."""
 
 from __future__ import annotations

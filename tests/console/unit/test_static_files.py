@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What browsers are given: nothing from elsewhere, no script or style in a page, libraries as they were published."""
 
 from __future__ import annotations

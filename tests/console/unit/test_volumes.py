@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Bytes of today and of the month, by the policy's clock: over midnights, restarts, and from when on they count."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the console makes of a throttler that answers, is down, hangs, or says something else."""
 
 from __future__ import annotations

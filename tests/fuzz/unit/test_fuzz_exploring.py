@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Each target for some seconds, guided by coverage."""
 
 from __future__ import annotations

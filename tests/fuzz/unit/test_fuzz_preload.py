@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the preload libraries read, under the address and undefined-behaviour sanitizers: its corpus, and damaged.
 
 All mutants of a library are in one program, for to build it takes longer than what it does: $MUTANT says which one it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Generated configurations, read by Squid and by us: it takes no statement, and no address, that we do not believe in.
 
 ``squid -k parse`` announces each statement. Of a directive that it does not know (``zzz1``) it says so where it comes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Each target takes its corpus, and what comes of mixing and damaging it."""
 
 from __future__ import annotations

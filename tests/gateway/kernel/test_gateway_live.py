@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon on the real kernel: uplinks fall silent, come back, change, and living connections follow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A home's devices without any setting: what they open goes to the forwarder, and a real Squid is its parent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What people do behind a gateway, by the real programs: each protocol goes through the forwarder."""
 
 from __future__ import annotations

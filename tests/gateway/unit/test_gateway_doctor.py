@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What ``mptcp-gateway doctor`` makes of what the daemons and the kernel say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Bytes between two sockets, and the requests that the forwarder writes."""
 
 from __future__ import annotations

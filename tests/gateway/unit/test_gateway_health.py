@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which ways are alive, as trials say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the kernel is to have for any uplinks in any state."""
 
 from __future__ import annotations

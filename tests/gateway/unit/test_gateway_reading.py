@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is made of the kernel's and name servers' answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """gateway.yaml: every mistake at once, each with its line."""
 
 from __future__ import annotations

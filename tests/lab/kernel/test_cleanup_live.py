@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Nothing is left of a testbed whose build failed or whose run was killed, and what cannot be removed is named."""
 
 from __future__ import annotations

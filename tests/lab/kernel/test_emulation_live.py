@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Emulated paths in the kernel: they do what was asked, by whatever means, and a failure of theirs is never silent.
 
 Figures are judged by ``mptcp-bench run emulation``; the bounds here are as loose as a busy machine needs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The hosts of a testbed: programs, mounts, sysctls and locks are their own, and what is changed is undone."""
 
 from __future__ import annotations

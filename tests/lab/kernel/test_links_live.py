@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The links of a testbed: traffic takes the declared paths, fills them, and is never above their rates."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Middleboxes on a path of the testbed: packets really pass them, with delay beside them or without."""
 
 from __future__ import annotations

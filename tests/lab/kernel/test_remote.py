@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Client, proxy and origin reached by ssh alone: an experiment's download, and that nothing of it stays behind.
 
 The hosts are namespaces with an sshd each (``ssh_hosts``); the driver works from another namespace, from which it can

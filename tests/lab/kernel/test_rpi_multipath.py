@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """bench/rpi/multipath: what it sets up, and that ``down`` restores exactly what was there, whatever happened before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The services of a testbed, and what the counters say of the protocol of a download through them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is left behind shows: each kind of thing that a throttler could leave is a difference of the system's state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Sends packets through a chain of the emulator's elements, without a kernel.
  *
  *     elements_driver COUNT GAP ELEMENT ...

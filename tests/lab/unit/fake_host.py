@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A host whose programs are none: they run from their start until they are ended, and nobody has to wait for them."""
 
 from __future__ import annotations

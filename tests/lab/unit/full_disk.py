@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A disk that takes no more, whoever runs the tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A file or directory that nobody can remove, whoever runs the tests."""
 
 from __future__ import annotations

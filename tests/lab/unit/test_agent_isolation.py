@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What root runs on a host reached by ssh imports nothing from where it stands, and no PYTHON* variable counts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Congestion controls that a kernel lacks, that the host allows to no namespace, or that somebody else has it allow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Emulated paths as data: in the words of tc(8), of the emulator, and of the firewalls that hand packets to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The emulator's own program, without a kernel: what its elements do to packets, and which arguments it refuses.
 
 Built with the address and undefined-behaviour sanitizers, and with warnings as errors.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The inventory: the shipped example, every mistake at once with its line, and the options of ssh."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a server that was killed left: its journal is carried out, and kept as long as something in it fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What each behaviour of a middlebox makes of packets, without a kernel; the program is built with sanitizers.
 
 Packets are made and read by Scapy, so that ours is not judged by itself.

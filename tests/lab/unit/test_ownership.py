@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Runs whose lock file is damaged, or whose directory stays: what cannot be removed is named, and stays owned."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Readings at a steady pace, and what a failed one leaves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Commands and private mounts of the testbed, as far as they need no root."""
 
 from __future__ import annotations

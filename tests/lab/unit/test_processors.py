@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How busy the processors were, from the kernel's counters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the agent of a host refuses is an error for people: the host, what was attempted, the agent's reason."""
 
 from __future__ import annotations

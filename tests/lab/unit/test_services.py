@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the programs of an experiment are given, and what becomes of one that does not come to answer."""
 
 from __future__ import annotations

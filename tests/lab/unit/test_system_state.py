@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How two states of a system are compared, and what of a dump counts."""
 
 from __future__ import annotations

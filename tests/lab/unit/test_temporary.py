@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Defect: where root's TMPDIR is closed to others, Apache and Squid could not enter the directory of a testbed.
 
 So it is below that of a test, which pytest makes for one user.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Building a testbed: what is said of a step that failed."""
 
 from __future__ import annotations

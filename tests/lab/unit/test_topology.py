@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Topologies as data: what is refused, and which commands they become."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Undoing that fails takes no error's place: what was raised first is what is raised, with the failure as a note."""
 
 from __future__ import annotations

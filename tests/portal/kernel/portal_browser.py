@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Headless Chromium (Debian's, with its chromedriver) in a client's namespace, with the proxy set as a person would."""
 
 from __future__ import annotations

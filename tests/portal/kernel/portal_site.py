@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the portal's kernel tests share: Squid as shipped, a throttler, the portal without privileges, and a client."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which Multipath TCP connections the kernel is taken to mean: those with both ends, not those with the same ports."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The check page through real Squid tells the truth, to its own client alone, whatever runs and whatever is claimed."""
 
 from __future__ import annotations

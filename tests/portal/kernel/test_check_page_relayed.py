@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The check page for who is behind a relay: it shows the relay's connection, and says that it is the relay's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The check page where two clients have the same address and port: each is told of its own connection.
 
 A NAT gives one outer end to two clients that go to different addresses or ports of the proxy, for it is both ends

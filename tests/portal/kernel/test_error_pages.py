@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What people see where the real Squid has no answer of a site for them: our page, by what happened, and no warning."""
 
 from __future__ import annotations

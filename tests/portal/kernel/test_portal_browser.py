@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Real Chromium with the proxy set: a site of many files, the check page as it changes, and pages that all can use."""
 
 from __future__ import annotations

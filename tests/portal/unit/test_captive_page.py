@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The captive portal API: RFC 8908's answer, with what is left of the client's own volume."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The check page as it is served: who gets it, whose connection it shows, and what no browser may do with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the check page says: the truth of kernel and throttler, in words for the phone's owner."""
 
 from __future__ import annotations

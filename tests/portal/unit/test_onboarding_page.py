@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The page for new clients: made from the settings alone, whatever a client sends."""
 
 from __future__ import annotations

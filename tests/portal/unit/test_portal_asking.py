@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Who waits for a throttler that takes long: so many of one network, no longer than a connection lasts, and not beyond
 the portal's end."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What one client can hold of the portal's servers: so many connections, for so long, whatever it does with them.
 
 The servers' times are those of an event loop whose clock the tests put forward: none waits, and none is too slow.

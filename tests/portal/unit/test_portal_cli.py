@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``mptcp-portal``: mistakes are lines, and its exit status says that a restart cures nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """portal.yaml: what it means, and every mistake with its line."""
 
 from __future__ import annotations

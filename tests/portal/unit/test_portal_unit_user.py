@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What root, who checks the portal's settings, is told of files that its unit cannot read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The profile for iPhones: read back as a property list, with the keys that Apple's reference has."""
 
 from __future__ import annotations

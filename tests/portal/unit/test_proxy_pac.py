@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """proxy.pac, evaluated by a real engine: what goes to the proxy, and what directly."""
 
 from __future__ import annotations

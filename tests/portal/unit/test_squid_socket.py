@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Who asks for the check page, and for whom: by the owner of the socket, and by the one header that Squid writes."""
 
 from __future__ import annotations

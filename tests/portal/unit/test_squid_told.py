@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Squid is asked for its parents until it has found the portal, and nobody waits for one that does not answer."""
 
 from __future__ import annotations

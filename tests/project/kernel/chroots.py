@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A copy of this machine's files that nobody else sees: an overlay in a mount namespace, gone with its last process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the units' processes may do as they run: users, capabilities, and how exposed systemd finds them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Each release of Debian on which the package is tried, with the package for it, which is built once."""
 
 from __future__ import annotations

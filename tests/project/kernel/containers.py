@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Containers of a Debian release that boot systemd, with the network of a testbed's node (systemd-nspawn(1))."""
 
 from __future__ import annotations

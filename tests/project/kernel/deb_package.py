@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the tests of the package share: it is built once, has a successor, and leaves nothing where it was installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What systemd does about daemons that hang, and about one that fails at each start."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the package's services do for those around them, on a host that boots: proxy, throttler, console, portal, relay.
 
 The relay stands for a box at home: its unit is given a network of its own, with two uplinks to the proxy and one client

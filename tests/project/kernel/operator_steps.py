@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What an operator does after the installation, step by step as the pages of docs/ say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The package for a release of Debian that is not this machine's: built in a container of that release."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The preload library for arm64: cross-compiled, and tried in QEMU's user mode on this machine's kernel."""
 
 from __future__ import annotations

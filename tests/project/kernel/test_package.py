@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The Debian package in a copy of this machine's files: installed, upgraded, removed, purged, and nothing is left.
 
 Nothing boots here and no service starts; ``./run deb --test`` does that, in containers of each release.

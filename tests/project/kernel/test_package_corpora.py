@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The corpora of attacks and of odd requests against the package's own proxy, by the Squid of each release of Debian.
 
 ``sudo ./run deb --test [RELEASE]`` starts these; docs/squid-versions.md says what came of it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The package on each release of Debian, from ``apt install`` to purge, on a host that boots systemd.
 
 Too long for every run of the tests: ``sudo ./run deb --test [RELEASE]`` starts these. It fetches Debian's packages.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The proxy's own kernel tests on a release of Debian that is not this machine's: by its Squid, its Python, its tools.
 
 ``run`` sets the release up as on a machine of its own. ``sudo ./run deb --test [RELEASE]`` starts this.

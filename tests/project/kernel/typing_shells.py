@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Interactive shells in a booted container, and somebody who types: what the TAB key makes of a command."""
 
 from __future__ import annotations

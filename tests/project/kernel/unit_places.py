@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Files that the proxy's unit cannot open, though root by hand can: the check warns of each, by what systemd says."""
 
 from __future__ import annotations

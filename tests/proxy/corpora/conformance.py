@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a proxy must pass on, take out and add (RFC 9110, RFC 9112), and what it makes of an origin's odd answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Malformed and ambiguous requests: those that two servers in a row may read differently (RFC 9112, 11.2).
 
 Whatever the status, the test holds all that the origin gets against a strict reading (``strict.py``): no request with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Requests by which a proxy is made to reach what its clients may not: the host itself, its neighbours, other services.
 
 None of them may get to the proxy's own services (``INNER``) or to other ports of the origin than it may.

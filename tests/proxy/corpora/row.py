@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One row of a corpus."""
 
 from __future__ import annotations

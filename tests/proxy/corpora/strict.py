@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A strict reading of what an origin gets (RFC 9110, RFC 9112): each request, or why it has more than one meaning."""
 
 from __future__ import annotations

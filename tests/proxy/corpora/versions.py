@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What Debian 12's Squid 5.7 and Debian 13's 6.13 do differently with the corpora: of all rows these, and no others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What runs on the hosts of the attacks' scene, with the standard library alone: its name and arguments."""
 
 from __future__ import annotations

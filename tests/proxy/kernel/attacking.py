@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A client that sends what a corpus has, an origin that writes down what comes, and something nobody may reach."""
 
 from __future__ import annotations

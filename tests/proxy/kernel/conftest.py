@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The preload libraries and a program under them; a Squid with our patches."""
 
 from __future__ import annotations

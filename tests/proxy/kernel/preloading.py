@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the tests of the preload libraries share: a small program in its place, in a network namespace of its own."""
 
 from __future__ import annotations

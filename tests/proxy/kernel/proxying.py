@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the proxy's kernel tests share: a client that downloads, and a look at Squid's processes and sockets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the relay's kernel tests share: a relay with two uplinks between a client and two proxies, and who sent what."""
 
 from __future__ import annotations

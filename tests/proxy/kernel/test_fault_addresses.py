@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Addresses of the proxy's host that come and go by the second: traffic goes on, and Squid is told once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Workers that end again and again, or do not run at all: it is seen, said, and put right as far as that can be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A start while no name server answers, and names of hosts are in squid.conf."""
 
 from __future__ import annotations

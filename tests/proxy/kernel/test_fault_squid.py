@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Squid killed, reloaded and restarted, its logs begun anew, its disks full, each while clients ask: what they see."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How many connections one client may open in a second, by the table in conf/nftables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the shipped conf/squid.conf refuses, and to whom."""
 
 from __future__ import annotations

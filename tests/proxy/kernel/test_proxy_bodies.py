@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Bodies of many sizes and framings, however they come, arrive as they were sent, with any Squid."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The congestion control towards clients: of every subflow, and of nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The corpora of attacks and of odd requests against the shipped squid.conf, and against weaker ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Many connections that do nothing, beside a client that does: none takes more than its share, nobody is refused.
 
 How long the client's requests take then is measured by the experiment ``crowds``, against what they take alone.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The doctor in a namespace with a fault: it says so, and its remedies correct it."""
 
 from __future__ import annotations

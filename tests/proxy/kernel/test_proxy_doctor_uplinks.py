@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the doctor says of a relay's endpoints and of the ways that their subflows take, and that its remedies help."""
 
 from __future__ import annotations

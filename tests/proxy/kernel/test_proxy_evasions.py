@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whom a squid.conf lets in that does not look like it: what the check complains of, a real Squid does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A kernel without MPTCP, or a library that cannot be loaded: the proxy serves by TCP, and says so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Clients that close their half of a connection (FIN) and wait for the answer: Squid closes the other half, too.
 
 Known, and left so (docs/squid-versions.md): ``half_closed_clients on``, which is for this, lets clients bring Squid

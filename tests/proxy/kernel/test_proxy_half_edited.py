@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Lists in files: Squid has what was checked, whatever becomes of the operator's file until the next reload."""
 
 from __future__ import annotations

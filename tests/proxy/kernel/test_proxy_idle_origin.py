@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """An origin that keeps a connection open, and closes or resets it just as the next request arrives there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What Squid writes to a client in pieces of 4 KB is given to the kernel in larger ones (joined_writes.c).
 
 That they come in one, and when, is tested with a program in Squid's place (test_proxy_shim_joined.py); here, that the

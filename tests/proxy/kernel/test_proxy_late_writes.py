@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A client that goes on writing after the proxy closed its connection: it is told at once, by MPTCP as by TCP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A Squid that opens its listeners for Multipath TCP itself: the one that ``./run squid`` builds.
 
 Without its package in dist, and without ``--all``, which builds that, these are skipped. All the others here with it:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Pipelined answers: a client that reads late gets all of them, though Squid closes behind the last one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A checkout that others may not enter, as home directories are, or with a name that LD_PRELOAD cannot hold.
 
 Squid's workers still get the library.

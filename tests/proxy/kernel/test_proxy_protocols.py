@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the shipped conf/squid.conf makes of names without an address, other protocols and odd messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the proxy asks its name server: addresses of the names in requests, and never the names of addresses."""
 
 from __future__ import annotations

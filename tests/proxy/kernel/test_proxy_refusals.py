@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Broken configurations: ``run`` and ``check`` give one clear message for each mistake, and nothing is started."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A relay at home: clients by plain TCP, its parents by Multipath TCP over two uplinks, nobody else by either."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A relay's parents that die and come back: who is told, and that no request is lost by a parent's being back."""
 
 from __future__ import annotations

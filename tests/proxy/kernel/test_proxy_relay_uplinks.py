@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A relay whose uplinks ``mptcp-gateway`` looks after: the first one falls silent, and comes back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Reloads, good and bad, while a download runs; how Squid's end is passed on; logs."""
 
 from __future__ import annotations

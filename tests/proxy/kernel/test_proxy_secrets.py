@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a client trusts a request with is in no log, whether the request is served, refused or no request at all.
 
 Secrets are a query, user and password of a URL, and the fields that carry credentials (RFC 9110, 11.6 and 11.7).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The preload library by itself, under a small program instead of Squid, in a network namespace of its own."""
 
 from __future__ import annotations

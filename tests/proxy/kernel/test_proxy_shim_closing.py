@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The preload library at the end of connections: who goes on writing is told at once, and nobody loses an answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The preload library's connections: those to parents by Multipath TCP, all others as the program made them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The preload library and write(2): what a client is written in pieces comes in one, soon, and whole."""
 
 from __future__ import annotations

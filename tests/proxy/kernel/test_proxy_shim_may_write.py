@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The preload library and epoll(7): who waits to write is told so without the kernel, if it is so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The preload libraries under the address and undefined-behaviour sanitizers, in a program that does as Squid does."""
 
 from __future__ import annotations

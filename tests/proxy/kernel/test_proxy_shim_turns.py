@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The preload library and epoll(7): each client has its share of a turn, whatever the number of its connections."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A name server that does not answer: how long a client waits for Squid to say so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """TLS in Squid, towards clients (https_port) and from a relay to its parent, with all that the preload library does."""
 
 from __future__ import annotations

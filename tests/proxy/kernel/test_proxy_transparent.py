@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Squid's listeners for transparent proxying ("tproxy"), which need a capability in its workers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One client that is busy on hundreds of connections does not keep another waiting for all of them (fair_turns.c).
 
 How long the other's requests take is a matter of the machine, and measured by the experiment ``crowds``; here it is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Uploads that nobody reads: net.ipv4.tcp_rmem bounds the kernel memory that they hold, write_timeout for how long.
 
 docs/operator.md says both.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Uploads through the proxy to an origin that is slower than the client."""
 
 from __future__ import annotations

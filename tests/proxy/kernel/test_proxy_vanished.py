@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Clients that vanish: the proxy finds out, with a tunnel that is idle and with a download for which data wait."""
 
 from __future__ import annotations

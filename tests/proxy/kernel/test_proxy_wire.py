@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """MPTCP towards clients, plain TCP towards origins, the same bytes at both ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Several workers, helper children, and outgoing sockets that are bound to an address."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What holds for every finding of the doctor."""
 
 from __future__ import annotations

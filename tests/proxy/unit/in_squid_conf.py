@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Statements of a squid.conf."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Sets of addresses, against Python's own sets over few addresses."""
 
 from __future__ import annotations

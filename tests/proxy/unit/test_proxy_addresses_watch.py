@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """When Squid is told of this host's new addresses, with a host and a clock that are not real."""
 
 from __future__ import annotations

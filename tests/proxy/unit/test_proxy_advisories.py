@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which published cures a Squid lacks, by its version; the page that has the same table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Listeners that Squid itself opens for Multipath TCP, where it knows how."""
 
 from __future__ import annotations

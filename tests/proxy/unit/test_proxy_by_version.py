@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One squid.conf for several versions of Squid."""
 
 from __future__ import annotations

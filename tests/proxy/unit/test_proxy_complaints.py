@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What squid -k parse prints, turned into problems. The texts are Squid 5.7's own unless they say otherwise."""
 
 from __future__ import annotations

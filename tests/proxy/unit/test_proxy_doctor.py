@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the doctor finds of kernel, libraries and Squid, fed with what hosts of all kinds would say."""
 
 from __future__ import annotations

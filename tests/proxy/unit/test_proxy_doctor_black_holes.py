@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The doctor's line about paths that drop full-sized packets, by facts recorded of real ones."""
 
 from __future__ import annotations

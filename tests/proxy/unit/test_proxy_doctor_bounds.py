@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What one client may take of this host, by what squid.conf, the kernel and nftables bound."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the doctor finds by trying: what the throttler needs of the kernel, netfilter, the preload library."""
 
 from __future__ import annotations

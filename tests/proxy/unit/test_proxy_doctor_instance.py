@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the doctor finds of one instance: its configuration, its ports, its running service, its last reload."""
 
 from __future__ import annotations

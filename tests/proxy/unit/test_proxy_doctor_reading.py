@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the doctor reads of the host, where the host says it in other ways than usual."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The doctor's line about paths from which squid.conf lets nobody in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What of a configuration cannot be judged."""
 
 from __future__ import annotations

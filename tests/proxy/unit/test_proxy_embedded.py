@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which IPv4 addresses stand in addresses of IPv6: each way's by the standard library, or by its own picture (RFC)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What clients reach of the host, and which rule lets them."""
 
 from __future__ import annotations

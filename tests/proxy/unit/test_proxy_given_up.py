@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whether the kernel has given up Multipath TCP: read from its counters, and told once for each time."""
 
 from __future__ import annotations

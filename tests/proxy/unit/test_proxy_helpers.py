@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which access rules are those of an open proxy: helper programs, and what Squid is told of a client's address."""
 
 from __future__ import annotations

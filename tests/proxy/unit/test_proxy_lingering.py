@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Addresses that come and go do not have Squid read its configuration each time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Looks at listeners that cannot be seen: what the supervisor makes of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Who listens on which port."""
 
 from __future__ import annotations

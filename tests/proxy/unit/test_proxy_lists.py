@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Lists in files: what was checked is what Squid gets, and the operator's names stay in what is said."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Log files are renamed, and a disk that is full is noticed."""
 
 from __future__ import annotations

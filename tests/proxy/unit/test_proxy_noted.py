@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Signals that are noted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The host's own addresses, as Squid is told of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A relay's parents: found in statements, followed by name, written for the preload library."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which parents answer: Squid's page of them read, what is said of a change, and where the question goes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How long and large the C library's work on a regular expression of squid.conf may become."""
 
 from __future__ import annotations

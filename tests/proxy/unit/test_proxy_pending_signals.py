@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """When Squid is sent a signal: which of its processes are there, and which would die of it."""
 
 from __future__ import annotations

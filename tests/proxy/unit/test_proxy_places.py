@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Names of the service, and its places."""
 
 from __future__ import annotations

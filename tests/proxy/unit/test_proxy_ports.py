@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Listeners, found in statements."""
 
 from __future__ import annotations

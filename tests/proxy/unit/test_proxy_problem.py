@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Problems as people read them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is known of other processes."""
 
 from __future__ import annotations

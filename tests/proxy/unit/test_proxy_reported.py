@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the supervisor tells systemd and ``mptcp-proxy reload``, and what that makes of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the service does not see, or may not write to, though root by hand does."""
 
 from __future__ import annotations

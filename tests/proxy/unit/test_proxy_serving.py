@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whether Squid listens as it should, and when that is told."""
 
 from __future__ import annotations

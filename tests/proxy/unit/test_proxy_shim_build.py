@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Building the preload libraries, and which are loaded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """squid.conf read as Squid reads it: continued lines, comments, macros, includes."""
 
 from __future__ import annotations

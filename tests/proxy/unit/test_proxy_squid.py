@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the installed Squid says of a configuration."""
 
 from __future__ import annotations

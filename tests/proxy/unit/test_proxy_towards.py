@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How connections to parents are carried, in the words of ss."""
 
 from __future__ import annotations

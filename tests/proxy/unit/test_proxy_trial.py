@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whether Squid can read its configuration, found out while nobody waits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Who may ask Squid by SNMP, ICP and HTCP."""
 
 from __future__ import annotations

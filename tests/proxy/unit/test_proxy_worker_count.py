@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How many workers Squid has, what is said of a number that makes no sense, and what Squid reads of it."""
 
 from __future__ import annotations

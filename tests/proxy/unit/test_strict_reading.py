@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The judge of the corpora: what it calls ambiguous, what it does not, and how it parts what it reads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A throttler's BPF objects, and what it set on sockets: reached from outside, as anybody with the right may."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Fixtures of the throttler's kernel tests: the site of one that runs as a program, and a bare node."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the kernel tests of faults share: traffic that must go on all the while, and how long until all is as it was.
 
 Both have a bound that the machine's other work moves: a test must not fail for a suite beside it, and must fail where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Data that flow to a client without end, and at what rate they come in by one of its paths."""
 
 from __future__ import annotations

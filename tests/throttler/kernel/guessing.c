@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * A client on the path of another one, which guesses the HMACs of joins; started in a namespace of its own.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler, which kills itself after one of its changes to the kernel: run as a program by a test.
 
     python killing_throttler.py WORDS NUMBER ARGUMENT...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the kernel tests of the throttler ask at its end: that nothing of it is left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Subflows and targets that the tests of the Netfilter ports write into the kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Programs that are started on a host which lacks something, by real means: what they see is what such a host answers.
 
 - *system calls* that a seccomp(2) filter refuses with the error of a kernel that was built without the feature;

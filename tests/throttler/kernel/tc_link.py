@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the tests of traffic control share: a pair of interfaces, what is put on it, and what is seen of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A client that joins at a port which the proxy announces (ADD_ADDR with a port, RFC 8684, 3.4.1), on a real kernel."""
 
 from __future__ import annotations

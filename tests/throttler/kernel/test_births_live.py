@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A socket sends into the class of its cap from its first segment on: before the throttler knows of the connection."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """BPF maps, many entries at a time: what is set is taken out once, and a full map is an error in words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the laboratory says of BPF on TCP sockets, by a program of its own, is what becomes of the throttler's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whatever of ours somebody breaks in the kernel is found by the next comparison and put right; docs/contract.md."""
 
 from __future__ import annotations

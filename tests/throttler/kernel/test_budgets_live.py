@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Budgets on real transfers: what is counted, across kill -9 too, when the cap begins, and the command quota."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The capture socket on an interface with traffic of others: what it counts, and what it says of directions."""
 
 from __future__ import annotations

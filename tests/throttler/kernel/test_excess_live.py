@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A client that joins with more subflows than are tracked escapes no cap, though the kernel takes any number."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Subflows join and go over one connection that is held, as many as there is time for: none missed, nothing kept."""
 
 from __future__ import annotations

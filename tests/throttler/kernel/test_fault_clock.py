@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The clock is set by a day and back, and the host gets another time zone, beside traffic under a cap.
 
 The clock is the daemon's alone: a preloaded library shifts what the kernel says of it, by seconds that stand in a file.

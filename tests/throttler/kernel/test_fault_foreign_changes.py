@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What somebody else changes of ours is noticed when the kernel tells of it, and said with a name; or by the clock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Interfaces that go down, are renamed, removed and made anew: said once, shaped again when they are back."""
 
 from __future__ import annotations

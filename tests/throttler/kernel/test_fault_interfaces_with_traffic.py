@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The interface of a capped subflow goes down, is renamed, or is removed and made anew, with data flowing over it.
 
 The proxy has an interface for each path: wan0 for Ethernet, which nothing happens to, and wan1 for Wi-Fi, whose subflow

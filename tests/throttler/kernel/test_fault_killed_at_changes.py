@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The real daemon is killed right after one of its changes to the kernel, while data flow and a soft cap is under way.
 
 What is in the kernel then is consistent, the next throttler adopts it and caps as the policy says, and after another

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """kill -9 at any moment, with reloads and new subflows under way: traffic goes on, and so does the next throttler."""
 
 from __future__ import annotations

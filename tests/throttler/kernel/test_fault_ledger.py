@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A disk that is really full, or really read-only, and pages that are really damaged, under the ledger.
 
 It is said, caps go on, nothing counts twice, and nothing is lost that can be written later.

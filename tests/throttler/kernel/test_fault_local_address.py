@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """An address of the proxy's host to which a capped subflow goes is removed, and comes back, with data flowing.
 
 The proxy announces a second address (ADD_ADDR, RFC 8684, 3.4.1), to which the client joins from Ethernet: that path,

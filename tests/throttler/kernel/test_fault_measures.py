@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """That what measures faults can fail: a pause that is the machine's is none of traffic's, any other is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """On a host that lacks something the throttler refuses with one line and status 1, or says what it does without."""
 
 from __future__ import annotations

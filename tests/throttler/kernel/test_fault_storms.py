@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Storms that overflow every buffer from which the throttler reads: its picture is the kernel's soon afterwards.
 
 The buffers are as small as the kernel makes them, and the throttler is stopped (SIGSTOP) while connections come and

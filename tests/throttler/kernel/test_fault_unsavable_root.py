@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Somebody gives one of two interfaces a root that could not be put back: the other one goes on, new caps and all.
 
 The proxy has an interface for each path. What is capped leaves by wan0; it is wan1 to which it happens.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Thousands of forged segments a second beside an honest client: no cap moves, memory and processor stay bounded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Segments that nobody's stack sent, on the link in front of the proxy, beside real connections: no cap moves.
 
 The frames have random sequence numbers, which the proxy's kernel drops, and the client's or the proxy's address.

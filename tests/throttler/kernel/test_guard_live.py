@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The guard on real transfers, both ways: a path that fails relaxes the cap on the other, unless the rule says no."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Nothing touches iptables that is not used: a table once asked for stays registered, and every packet pays for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The soft landing on real sockets: who is paced, from when to when, and that no limit outlives its reason."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a throttler leaves behind: nothing, whether it is stopped, or killed and cleaned up after."""
 
 from __future__ import annotations

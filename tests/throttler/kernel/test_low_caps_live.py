@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A cap that would cost the other path more than it carries: its subflow rests, and is there when it is needed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The contract of the Netfilter port: the same tests for iptables with ipset, for nftables, and for the fake."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which segments of a capped subflow get its mark: those with data, by their length."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The maps of nftables: dumps that are not whole, and entries that others put there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A dead throttler costs nobody a path: the keeper listens on, puts the sysctls back, and ends when nobody needs it.
 
 The kernel counts listeners over all network namespaces of a host, so that a throttler elsewhere would hide a keeper

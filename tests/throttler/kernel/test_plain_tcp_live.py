@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``plain_tcp: cap`` on real connections: plain TCP and Multipath TCP in one class, and nothing of it left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What ``plan`` prints, typed into a shell, makes what the daemon would make."""
 
 from __future__ import annotations

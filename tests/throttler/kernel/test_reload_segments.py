@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A reload as a connection closes: the limit on segments follows the policy each time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """When a running throttler gets a processor: its event loop before all ordinary processes, its workers not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A client that holds more connections than the throttler follows escapes no cap, and takes no other client's room."""
 
 from __future__ import annotations

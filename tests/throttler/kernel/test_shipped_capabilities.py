@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The capabilities that the throttler's systemd unit leaves: a program so confined does what the adapters need."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Socket diagnostics against ss(8): what is read of struct tcp_info stands where the kernel puts it; many at once."""
 
 from __future__ import annotations

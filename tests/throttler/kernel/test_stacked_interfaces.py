@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Interfaces that stand on another one, as the kernel tells of them, and what a start and ``check`` say of two such."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The status socket on real connections: bytes by path and rule, what sockets and classes say, explanations, events."""
 
 from __future__ import annotations

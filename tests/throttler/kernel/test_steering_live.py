@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Steering modes on real downloads: the standby is one, the sysctls go back, a killed daemon's flags are taken back."""
 
 from __future__ import annotations

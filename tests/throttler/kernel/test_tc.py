@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Traffic control on real interfaces: classes, adoption, and the root that was there put back."""
 
 from __future__ import annotations

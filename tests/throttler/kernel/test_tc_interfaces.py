@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which interfaces a start takes, and which it gives back: fewer than before, renamed ones, one that is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What people see in a terminal of real connections: top, explain, events; and a capture that says the same offline."""
 
 from __future__ import annotations

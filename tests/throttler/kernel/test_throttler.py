@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler as a program, on real MPTCP connections: what it caps and what it leaves alone."""
 
 from __future__ import annotations

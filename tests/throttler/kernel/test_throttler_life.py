@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler's life: start, reload, stop, kill and what changes under it; it leaves the kernel as it was."""
 
 from __future__ import annotations

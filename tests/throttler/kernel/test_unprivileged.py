@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler as its unit starts it: another user than root, with five capabilities."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Caps on what clients send: the IFB device, its classes and table, on real uploads through the real proxy."""
 
 from __future__ import annotations

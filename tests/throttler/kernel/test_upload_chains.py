@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The table for uploads after a kill, when the settings have other interfaces: each has one chain, and no other has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Subflows to clients that vanished end before TCP gives up, after 15 minutes; idle ones as their keepalive has it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """OpenVPN over Multipath TCP: through the proxy by CONNECT, and to a server beside it; caps, budgets, a path that goes.
 
 A download inside the tunnel is what a person sees of it, so that is compared byte by byte.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the kernel tests of the throttler as a program share: its site under either backend, and connections to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the kernel tests of caps, modes and budgets share: the two paths, a download, and how a throttler ends."""
 
 from __future__ import annotations

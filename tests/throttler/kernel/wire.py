@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Segments that nobody's stack sent, put on a link in front of the proxy."""
 
 from __future__ import annotations

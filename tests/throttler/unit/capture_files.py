@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Capture files made by hand, from frames: pcap and pcapng, with any link layer. Seconds since the epoch, bytes."""
 
 from __future__ import annotations

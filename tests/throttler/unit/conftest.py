@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Fixtures of the tracker's unit tests, of those that replay captures, and of those that look what is freed."""
 
 from __future__ import annotations

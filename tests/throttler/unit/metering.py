@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A stage of budgets with the sockets and connections that it meters, as tests make them up."""
 
 from __future__ import annotations

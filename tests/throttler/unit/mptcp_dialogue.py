@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One peer of the proxy and the segments that both send: the tracker's tests read as dialogues.
 
 The segments carry right sequence numbers, keys and HMACs unless a test asks for wrong ones.

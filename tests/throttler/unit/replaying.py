@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How tests replay a capture; the fixture ``replay`` is a ``Run``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Made-up samples for the stages: subflows whose rate and backlog a test sets, and their sockets."""
 
 from __future__ import annotations

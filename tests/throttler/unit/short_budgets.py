@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A policy with a budget, for tests of budgets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Short policies that tests write down."""
 
 from __future__ import annotations

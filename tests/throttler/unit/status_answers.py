@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Answers of the status socket made by hand: what the commands for people are shown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is done of what stages want, and what is said of it where the kernel refuses."""
 
 from __future__ import annotations

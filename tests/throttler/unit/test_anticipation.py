@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which connections are decided as if they had two paths, and what is remembered of their clients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What subflows have from their first segment on, by the client's prefix."""
 
 from __future__ import annotations

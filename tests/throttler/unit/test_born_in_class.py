@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Subflows whose sockets were accepted into the class of a cap: their entries, and what is charged for them."""
 
 from __future__ import annotations

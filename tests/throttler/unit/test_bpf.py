@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What BPF programs are told: the settings that they are loaded with, and limits of sockets."""
 
 from __future__ import annotations

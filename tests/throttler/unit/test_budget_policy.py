@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Budgets in the policy: periods by the calendar, steps, and what is a mistake."""
 
 from __future__ import annotations

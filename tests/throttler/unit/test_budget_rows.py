@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a summary says of budgets: by account and in all, at the edges of a budget's steps."""
 
 from __future__ import annotations

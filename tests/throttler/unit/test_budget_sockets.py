@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The sockets that budgets meter: each byte counts once, whatever becomes of socket, connection and ledger."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The stage of budgets: what the connections of rules come to, and which cap follows."""
 
 from __future__ import annotations

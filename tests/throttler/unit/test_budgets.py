@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Budgets: a ledger in which no byte counts twice, and the component that writes it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The ledger under a wall clock that is set: what is kept of it."""
 
 from __future__ import annotations

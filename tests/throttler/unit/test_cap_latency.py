@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How long caps take from the decision to their full effect: when it begins to count, when it ends, what counts not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which caps the log says were set, lifted and ended: those in force, and those that a dry run names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel filter, compiled by libpcap and run by the kernel on segments as stacks build them.
 
 A pair of local sockets takes such a filter from anyone, and to it whatever it receives has come in.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The base chains of the table for uploads: how they are named, and which of a predecessor's have to go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The answer to ``budgets``: what is left to one address, with and without a connection; nothing of another's."""
 
 from __future__ import annotations

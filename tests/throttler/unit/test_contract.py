@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """docs/contract.md against the code of both halves and the configuration that is shipped."""
 
 from __future__ import annotations

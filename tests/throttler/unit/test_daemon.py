@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The whole daemon against a kernel of fakes: from start to stop, reloads, and what is shown meanwhile."""
 
 from __future__ import annotations

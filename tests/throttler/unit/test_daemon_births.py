@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon against a kernel of fakes: connections as they begin, those of clients with one path and with two."""
 
 from __future__ import annotations

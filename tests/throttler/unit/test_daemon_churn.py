@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Connections come and go through the whole daemon, and so do policies: nothing of them is kept when they are over."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon follows the windows of the policy that is in force, not of the one that was when it went to sleep."""
 
 from __future__ import annotations

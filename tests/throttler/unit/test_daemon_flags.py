@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Backup flags that are set when the daemon starts: a predecessor's are taken back, somebody else's are left."""
 
 from __future__ import annotations

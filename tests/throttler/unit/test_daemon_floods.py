@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What anybody can send as often as they like: what the daemon says of it, and what it reads meanwhile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon against a kernel of fakes: a start that is refused leaves what a killed daemon left as it was."""
 
 from __future__ import annotations

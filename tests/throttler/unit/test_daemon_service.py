@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the daemon tells of itself: to the service manager, after a reload, and in its log about caps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The guard's judgement: what is a degradation, what is not, when caps come back; at any spacing of samples."""
 
 from __future__ import annotations

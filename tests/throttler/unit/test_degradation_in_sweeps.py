@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A sweep reads its sockets one after the other, for up to seconds: what the guard of downloads makes of that."""
 
 from __future__ import annotations

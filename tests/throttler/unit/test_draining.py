@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Subflows that have ended: their entries and limits stay until what was assigned to them is sent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """When everything of ours is compared with the kernel: by the clock, upon what others change, and how patiently."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The ring of events: numbers without gaps, bounded memory, and events of every kind of report."""
 
 from __future__ import annotations

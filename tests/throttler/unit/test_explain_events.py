@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``explain`` and ``events``: what the status socket answers, in words."""
 
 from __future__ import annotations

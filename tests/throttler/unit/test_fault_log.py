@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Warnings and errors of the log as events: of the event loop and of threads, once, and not those of a child."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which backend of netfilter is tried for ``auto``."""
 
 from __future__ import annotations

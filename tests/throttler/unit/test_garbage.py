@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is set aside is never collected: work that leaves cycles behind keeps others from setting them aside."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Grants: caps lifted for a client for a while, and more volume."""
 
 from __future__ import annotations

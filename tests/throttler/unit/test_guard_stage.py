@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The guard between policy and plan: whose verdicts lose their caps, and what is told of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The settings against the host: what another user than the one who checks can read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The reader of socket diagnostics says what a slow one says, on real answers; spoiled ones it may leave out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How long caps take from a join on: what counts, in which bucket, and what does not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """docs/policy.md and docs/status.md have every key, as the schemas have them."""
 
 from __future__ import annotations

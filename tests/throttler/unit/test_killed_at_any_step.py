@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A throttler that is killed after any of its changes to the kernel leaves nothing wrong; its successor goes on.
 
 The contract: a class is there before an entry names it; an entry is gone before its class goes. So at no moment does an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """An interface that cannot be taken again, while we run, keeps no cap from the others."""
 
 from __future__ import annotations

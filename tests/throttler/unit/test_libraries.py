@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Libraries are loaded without what the daemon does not use of them, and are whole for whoever asks for more."""
 
 from __future__ import annotations

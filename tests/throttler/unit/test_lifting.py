@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Taking back what is on sockets: at once where the kernel can, else from those that are busy, in bounded time."""
 
 from __future__ import annotations

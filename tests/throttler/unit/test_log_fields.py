@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the log tells the journal: entries with fields, and lines where the journal takes none."""
 
 from __future__ import annotations

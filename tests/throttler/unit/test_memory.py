@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Large objects stay apart from the C library's heap, which gives their memory back; what each entry needs is on it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Thousands of subflows come and go over one connection, read from real bytes: none is missed, nothing is kept."""
 
 from __future__ import annotations

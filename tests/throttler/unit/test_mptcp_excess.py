@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """No subflow that the kernel has is without a cap for want of room: it is tracked, or reported to be closed."""
 
 from __future__ import annotations

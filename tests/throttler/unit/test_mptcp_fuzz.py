@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whatever comes: random, mutated, reordered and forged segments, with kernel events and dumps among them.
 
 A plain seeded loop gives the numbers; Hypothesis looks for the corner that the loop does not hit, and shrinks it.

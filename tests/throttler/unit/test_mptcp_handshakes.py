@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What captured segments say: interfaces, refused joins, fallbacks; and that they change nothing else."""
 
 from __future__ import annotations

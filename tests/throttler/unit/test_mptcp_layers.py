@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The Scapy layers: they build what options.py reads, and build again what they dissect."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Option bytes to values: every form of RFC 8684 and RFC 6824, and what breaks them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the kernel is asked when packets claim something, how often, and what follows from its answers."""
 
 from __future__ import annotations

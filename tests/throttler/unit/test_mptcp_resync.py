@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Resync in pieces: any cut gives the same tables, and what happens between two pieces loses no live subflow."""
 
 from __future__ import annotations

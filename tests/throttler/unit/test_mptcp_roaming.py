@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A client that roams while the tables are full: its connection is found by the join that comes from elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Frames to segments: links, tags, IP versions, extension headers, and everything that is cut off."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """No client has all the room for connections: what the kernel has beyond its share is reported to be closed."""
 
 from __future__ import annotations

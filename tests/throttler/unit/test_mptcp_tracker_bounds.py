@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The tracker's limits and timeouts, and its counters."""
 
 from __future__ import annotations

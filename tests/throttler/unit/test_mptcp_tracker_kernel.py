@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The tracker and the kernel's records: events, dumps, and when two of them disagree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Whatever is on the wire, the tracker has what the kernel told, and nothing else.
 
 A model of the kernel opens, joins, changes and closes; its packets may be captured or not, its events read late. In

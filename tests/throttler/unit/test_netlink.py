@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Netlink requests against a kernel of our own: ends of dumps, sequence numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Who changed what: names that the kernel and processes give are any bytes."""
 
 from __future__ import annotations

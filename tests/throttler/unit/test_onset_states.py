@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The states of subflows on their way to their caps and back, whatever happens to them."""
 
 from __future__ import annotations

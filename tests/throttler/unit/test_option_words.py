@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """MPTCP options in words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What got past a cap's class is repaid, and the transitions of one cap share one allowance."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What subflows begin with, as it is brought into the kernel: what differs alone, and in turns with the loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The path manager in user space: the keeper before the sysctls, all or nothing, and everything back afterwards."""
 
 from __future__ import annotations

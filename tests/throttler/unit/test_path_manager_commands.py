@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Closing a subflow against a kernel of our own: which of the two forms of an IPv4 address it is sent, and when."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The planner after any history: once all is quiet it wants what a new planner wants that is given the last verdicts
 alone, and keeps nothing else."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Three policies as an operator writes them at the first try, and what they come to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """docs/policy.md says what the code does: its policies load, its error lines are real."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Every broken policy gives its operator exact, complete lines, and no policy. What YAML is: test_yaml_document."""
 
 from __future__ import annotations

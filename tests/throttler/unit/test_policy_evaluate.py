@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Verdicts: tables in the operator's words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Verdicts: properties, against a slow and plain second implementation."""
 
 from __future__ import annotations

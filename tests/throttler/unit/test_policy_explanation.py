@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which rules were tried for a subflow and what kept them from deciding: held against the verdicts themselves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Damaged policies and arbitrary text: a policy or lines for the operator, never an exception."""
 
 from __future__ import annotations

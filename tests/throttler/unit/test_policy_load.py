@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What a good policy file means, and that the files we ship are good."""
 
 from __future__ import annotations

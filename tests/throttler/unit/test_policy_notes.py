@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is only warned of in a policy file, or noted: what cannot be meant, and what is easily overlooked."""
 
 from __future__ import annotations

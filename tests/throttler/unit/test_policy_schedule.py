@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Windows by the clock on the wall, across midnight, weeks and both daylight-saving transitions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The published JSON Schemas: made from the models, and of one mind with what is accepted."""
 
 from __future__ import annotations

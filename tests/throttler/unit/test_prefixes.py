@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Client prefixes: which have an address in them, and what it costs to ask, however many there are."""
 
 from __future__ import annotations

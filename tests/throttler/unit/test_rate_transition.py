@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Rate transitions: what one socket may do from sample to sample, and the level of a shared cap."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How much of a processor reading what was captured takes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """docs/recipes.md: each recipe does what it says, by the real commands, on a host that is a directory."""
 
 from __future__ import annotations

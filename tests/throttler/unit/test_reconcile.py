@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The reconciler against fakes: order, retry, repair."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is refused again and again leaves no cycle: the daemon sets cycles aside with all else, and never frees them."""
 
 from __future__ import annotations

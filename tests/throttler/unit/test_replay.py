@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``mptcp-throttler replay``: the same timeline from every kind of capture, and a clear line for whatever is none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What ``mptcp-throttler replay`` says of budgets: counted from the capture, by its clock."""
 
 from __future__ import annotations

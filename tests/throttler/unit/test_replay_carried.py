@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Replay counts once what TCP sends again."""
 
 from __future__ import annotations

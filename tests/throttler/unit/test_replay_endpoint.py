@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is concluded from a capture in the kernel's place: handshakes are checked as it checks them."""
 
 from __future__ import annotations

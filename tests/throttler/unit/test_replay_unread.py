@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What replay does not read of a capture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """When the loop, scheduled in real time, leaves the processor to others."""
 
 from __future__ import annotations

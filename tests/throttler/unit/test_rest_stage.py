@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which capped subflows rest, and when they come back."""
 
 from __future__ import annotations

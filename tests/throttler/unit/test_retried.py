@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the kernel refuses is tried again, whatever it is: no error in applying or comparing is forgotten."""
 
 from __future__ import annotations

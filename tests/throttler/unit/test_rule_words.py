@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Rules in words, as the status socket and the console tell them: conditions, caps, budgets, steering, exemptions."""
 
 from __future__ import annotations

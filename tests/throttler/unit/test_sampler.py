@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The sampler: who is sampled, by which way, and what a consumer is given."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Larger send buffers for sockets with a low cap: who gets one, how large, and how many at the most."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon's settings: what they mean, what is refused, and whether they fit the policy."""
 
 from __future__ import annotations

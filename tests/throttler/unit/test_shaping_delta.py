@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The delta tracker against the obvious definition of a difference."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The planner: verdicts in, classes and entries out."""
 
 from __future__ import annotations

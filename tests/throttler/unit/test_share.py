@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What one subflow demands of a shared cap: it keeps its part while its data arrive."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Policy and stages with thousands of connections: who is watched, who is urgent, what changes. Counts, no times."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Files in the state directory say what root is to put back: only what root alone can have written is believed."""
 
 from __future__ import annotations

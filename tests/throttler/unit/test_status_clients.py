@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the status socket answers to ``clients``: who uses what, who is over a budget, who uses plain TCP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the status socket answers to ``explain``: the whole daemon against a kernel of fakes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What may be asked of the status socket, and what a request that may not is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The JSON Schema of the status socket: the one that is committed, whole, and of one mind with what is accepted.
 
 That answers are what it says is held in every test that asks: ``Scene.ask`` of test_daemon.

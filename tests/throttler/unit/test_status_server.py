@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The status socket's server: children that answer, however slowly they are read, and that hold nothing up."""
 
 from __future__ import annotations

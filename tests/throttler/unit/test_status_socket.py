@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The status socket as found without checking the whole settings file: the same one, or none."""
 
 from __future__ import annotations

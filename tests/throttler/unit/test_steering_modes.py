@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Steering by mode: which subflow is backup, which is capped to what."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Steering between policy and plan: caps and reasons in verdicts, backup flags as effects, who is sampled how often."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How many classes a cap is, and what they let through: the answer to ``summary``, by the daemon against fakes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is said of a host on which no connection is Multipath TCP."""
 
 from __future__ import annotations

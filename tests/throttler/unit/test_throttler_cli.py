@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The commands that touch nothing: check and plan; and how a user's mistakes are told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``top`` without a terminal: rows and columns."""
 
 from __future__ import annotations

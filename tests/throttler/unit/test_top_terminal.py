@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``top`` on a terminal: a pseudo-terminal of 80 columns, and what is left of it however the command ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Bytes by path and by cap, as samples and the meter of closed sockets bring them."""
 
 from __future__ import annotations

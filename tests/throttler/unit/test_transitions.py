@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The transitions of one planner: who is limited to what, and when a cap is in the plan."""
 
 from __future__ import annotations

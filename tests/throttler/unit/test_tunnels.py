@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tunnels under the policy: their daemon's answers become connections, and what is decided goes there alone."""
 
 from __future__ import annotations

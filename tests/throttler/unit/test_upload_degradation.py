@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """When an upload under a cap gets too little because its other path has degraded: from made-up samples alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Caps on uploads: the class goes down in a ramp, and what sends little is capped at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Waiting for an event: a cancellation that comes together with it is not lost."""
 
 from __future__ import annotations

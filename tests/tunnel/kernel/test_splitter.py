@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The splitter in the kernel, packet by packet (BPF_PROG_TEST_RUN): it chooses as a model of it does."""
 
 from __future__ import annotations

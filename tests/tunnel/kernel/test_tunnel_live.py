@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Both daemons on the real kernel: a UDP program at each end that knows nothing of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler's policy on a tunnel: one path's packets leave in the class of its cap, and go on when it is gone."""
 
 from __future__ import annotations

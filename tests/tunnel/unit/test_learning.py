@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What is learned of a path by messages: its rate from what is delivered, without acknowledgements."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Probes and answers on the wire: only the right key makes one that counts."""
 
 from __future__ import annotations

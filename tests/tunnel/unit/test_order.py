@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """In which order packets are released: the C code of the resequencer, against what must hold of any order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Messages as packets, against Scapy's reading of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What both ends of a tunnel believe: nothing that is sent again, in another's name, or out of order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """How large a packet a path takes: the largest that was answered, whatever else is lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What ``mptcp-tunnel check`` says of keys."""
 
 from __future__ import annotations

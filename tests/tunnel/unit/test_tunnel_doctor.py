@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What ``mptcp-tunnel doctor`` and ``check`` make of a host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon's socket: who asks gets the status, and what the throttler wants is taken first, however it comes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``mptcp-throttler``.
 
 The module of a command is imported when the command runs: loading libraries takes longer than the daemon's answer.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """``python -m mptcp_throttler.cli``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The commands that ask the running daemon something for people: explain, events, reload."""
 
 from __future__ import annotations

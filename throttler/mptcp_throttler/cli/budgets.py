@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The commands about what clients may use: ``quota`` shows and resets what was used of budgets, ``grant`` lifts caps
 for a while or gives more volume in this period."""
 

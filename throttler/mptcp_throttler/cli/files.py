@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The commands that read the operator's files: ``check`` and ``plan``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``replay``: a capture of the proxy's packets as a timeline, which needs neither a daemon nor its host.
 
 It is printed as text lines, or as JSON lines with the keys of ``events --json``.

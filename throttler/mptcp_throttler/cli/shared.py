@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Shared by several commands: requests to the daemon, and messages on standard error."""
 
 from __future__ import annotations

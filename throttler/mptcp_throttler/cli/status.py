@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``status``: what the running daemon answers, as a table for the terminal or as JSON."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``top``: connections and their subflows, live on a terminal or as one printed table.
 
 80 columns show what changes: rates, share, RTT, loss, cap and its state. The reason of a cap has its own line. Wider

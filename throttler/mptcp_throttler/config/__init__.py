@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The operator's files: read and check settings, policy and connections.
 
 Here: find the daemon's status socket in the settings file, fast. Checking the whole file takes longer than the daemon's

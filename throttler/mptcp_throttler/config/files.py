@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Read and check the operator's files: settings, policy, and the connections of ``plan --subflows``:
 
     connections:

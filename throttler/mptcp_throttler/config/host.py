@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Check the settings against the host. The daemon refuses to start on an error; what it can do without is a warning."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon's settings, checked as text like a policy: all errors at once, each with its line."""
 
 from __future__ import annotations

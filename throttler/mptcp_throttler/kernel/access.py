@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel parts that the daemon opens, as one value, so that tests can substitute fakes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """BPF programs on the proxy's sockets: limits, initial options, and counters of closed sockets. bpf(2).
 
 ``build`` in ``sockets/programs`` compiles the C programs there when the virtual environment or a package is made.

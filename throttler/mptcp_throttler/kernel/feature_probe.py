@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tries the kernel features of the throttler: those of ``mptcp_common.throttler_trial``, and netfilter by the daemon's
 adapters. Run it in a network namespace that ends with the process; see ``try_out``.
 

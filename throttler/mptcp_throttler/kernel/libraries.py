@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The adapters' libraries, loaded without their unused parts, which saves 35 MB of resident memory.
 
 ``import pyroute2`` loads all its modules, including a database. python-iptables loads setuptools to find one directory,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Netlink (netlink(7)) where pyroute2 is too slow or has no message class.
 
 Used for thousands of messages per second (set entries, path-manager events, socket diagnostics) and for root qdiscs,

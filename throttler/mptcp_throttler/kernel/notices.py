@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Kernel notifications about changes by others: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
 
 Each message has the port id of the netlink socket that made the change, which distinguishes our own changes. Our

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel interfaces of reconcilers, sampler and rate transitions. Adapters and test fakes implement them.
 
 Adapters raise KernelError, which names the operation, if the kernel refuses. All calls are idempotent: an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Processor scheduling, and when the event loop yields. sched(7), setpriority(2).
 
 A joining subflow must not wait behind the proxy's transfers. A nice value does not suffice: the running process first

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The state directory: files that say what to restore, and locks that let one daemon at a time run.
 
 Only files that nobody else can write are trusted. A file must be regular, have one hard link, and belong to root, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Sysctls that we change in the network namespace: noted before the change, restored afterwards. proc_sys_net(5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's connections by token and subflows by four-tuple, within the limits.
 
 A connection without a subflow is also in ``lingering``. It keeps its place and its client's share, so that a roaming

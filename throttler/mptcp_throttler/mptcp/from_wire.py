@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Read captured handshakes: the interfaces by which subflows leave, and the joins that the proxy refuses.
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The tracker's limits and counters, and the clients' shares of its room."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Input and output of the tracker: segments, kernel records, connections, subflows, events.
 
 Everything here is frozen, so a value never changes for its reader.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Parse MPTCP options: the bytes of a TCP header's options in, frozen dataclasses out. Derive what proves keys.
 
 Sources: RFC 8684, 3; kind 30, subtypes in figure 19. The parser recognises the forms of RFC 6824 (version 0), which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Which subflows to look up in the kernel, and when: those that may have ended without an event.
 
 If a client gives up a connection (MP_FASTCLOSE), it loses its token before its subflows are closed, so no event reports

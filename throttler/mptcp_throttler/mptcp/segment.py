@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Parse a captured frame into a :class:`~.model.Segment`: link, IP and TCP headers, by hand.
 
 Sources: IEEE 802.1Q (tags), RFC 791 (IPv4), RFC 8200 (IPv6 and its extension headers), RFC 9293, 3.1 (TCP).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tracks which subflow belongs to which connection.
 
     kernel events ─┐

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Represent Multipath UDP tunnels as connections and their paths as subflows, from their daemon's answers. Pure.
 
 A tunnel gets a token above that of any MPTCP connection (``model.LARGEST_TOKEN``). Path 0 counts as its initial

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Anticipation: decide young connections as if they had a subflow on a second path. Pure: times are arguments.
 
 A second path is established after three round trips. By then a short download has ended, without the cap of a rule for

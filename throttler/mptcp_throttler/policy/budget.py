@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Budgets: their periods, their steps, and the accounts of used volume; and what clients are granted. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The conditions of a rule: the section ``when`` and the meaning of its keys. Pure.
 
 To add a condition, add a field to :class:`When`, and its meaning to each method of :class:`Conditions`.

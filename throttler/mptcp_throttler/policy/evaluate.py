@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Evaluate the policy for each active subflow of a connection, and give reasons. Pure.
 
 This runs on every change of any connection, so the policy is compiled into integers and answers are cached.

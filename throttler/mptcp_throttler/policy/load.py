@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Load the text of a policy file into a :class:`~.model.Policy`, or report everything that is wrong with it; and find
 rules that never decide, that hold at once, or whose cap is several caps. Pure."""
 

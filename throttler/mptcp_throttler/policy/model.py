@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The sections of the policy file: frozen, checked, in base units (bits per second, bytes), ready for evaluation. Pure.
 
 The docstrings and examples of keys are in the published JSON Schema. ``values`` has the types of single values,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The weekly hours of a rule: parse them, tell whether they are open, and when that changes.
 
 A window is open while the local time of day is between its ends. A window inside a repeated hour opens twice. A window

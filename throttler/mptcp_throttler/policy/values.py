@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Types of single policy values, with parser and JSON Schema (more in ``mptcp_common.fields``); and prefix maps."""
 
 from __future__ import annotations

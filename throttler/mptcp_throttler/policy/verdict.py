@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The verdict on a subflow: its cap, and the reason in words. Pure."""
 
 from __future__ import annotations

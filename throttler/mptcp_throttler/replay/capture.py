@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Read the TCP segments of a capture file with Scapy: pcap and pcapng, plain or gzip.
 
 Link types (https://www.tcpdump.org/linktypes.html): Ethernet (with 802.1Q tags), Linux cooked (both versions), raw IP.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Replay captured segments: what the throttler would have known and decided. Pure.
 
 Each segment goes to the tracker, and the policy decides on the tracker's events, as in the daemon. The clock is the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Captured segments and their MPTCP options in words. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Acts on single subflows and connections: carries out the stages' effects, and closes what exceeds the tracker."""
 
 from __future__ import annotations

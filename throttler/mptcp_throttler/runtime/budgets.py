@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The components of counted bytes: sockets that have closed, and budgets.
 
 That of budgets gives the stage the calendar and closed sockets, and writes its counts to the ledger. Only one thread

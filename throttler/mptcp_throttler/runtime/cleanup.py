@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Removes what a killed daemon left in the kernel, by names only: no memory of the daemon is needed.
 
 What it set on sockets has no name; it is taken back from all subflows of the listening ports.

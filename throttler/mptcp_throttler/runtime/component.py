@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The life cycle that all parts of the daemon share.
 
 A reload prepares all components for the new policy. If one refuses, all are rolled back to the old one; only when all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Wiring of one daemon, and its life from start to stop.
 
 The :mod:`~mptcp_throttler.runtime.engine` has the parts that a change passes, in order. A part with state in the kernel

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Decides the verdicts of each connection and stores them: the policy first, then the stages in order.
 
 Readers (status, plan, views) use what is stored and decide nothing. A few connections are decided at once; many, for

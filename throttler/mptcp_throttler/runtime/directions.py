@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel side of each direction: a planner and the reconciler that follows it.
 
 *Downloads*: HTB on the interfaces, netfilter on egress. *Uploads*: HTB on an IFB device, nftables at ingress. Uploads

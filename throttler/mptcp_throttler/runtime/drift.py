@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Drift: finds and repairs what others change of ours.
 
 Each owner reads the actual state, compares it with the desired one, and repairs differences. This comparison runs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The way of each change through the daemon, from an event to the kernel.
 
     events ──▶ decide ──▶ plan ──▶ socket limits ──▶ entries ──▶ sampler

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What keeps the event loop answering: waits with a limit, a gauge of its delays, and no long garbage collection.
 
 With ten thousand connections a full collection walks half a million objects, for 60 ms and more, and finds next to

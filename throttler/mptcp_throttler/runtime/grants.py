@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Follows the file of grants."""
 
 from __future__ import annotations

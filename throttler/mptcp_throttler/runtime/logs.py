@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon's log: on stderr, or in the journal as entries with fields; which caps came and went (:class:`CapLog`).
 
 Every warning and error also becomes an event, so no fault is reported in two places. Fields say what a line is about,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The observers: capture on every interface, path-manager events, sweeps of the sockets; all feed the tracker.
 
 A sweep of the existing sockets makes up for lost events. Reading captured segments takes at most a fixed share of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Limits on the sockets of this host: passes samples to ``shaping.onset.downloads``, sets the limits it returns.
 
 A killed daemon leaves on a socket its pacing limit and TCP_NOTSENT_LOWAT. The latter may date from the acceptance, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Keeps the path manager in user space while the policy steers by order, so that it never costs anybody a path.
 
 Only that path manager can make one subflow backup among several that share the proxy's address. At

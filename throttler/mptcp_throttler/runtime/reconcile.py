@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Brings the kernel to the planner's desired state, and keeps it there.
 
 The contract defines the order: a class is made before the entries that name it, and an entry is deleted before its

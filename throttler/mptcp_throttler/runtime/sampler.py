@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Samples the proxy's sockets for all consumers of samples.
 
 A *sweep* lists all sockets in pieces; a *look-up* asks for single sockets, many in one request. Each consumer names the

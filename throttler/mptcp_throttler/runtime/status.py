@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Answers the status socket (docs/status.md): a client sends one line and reads one JSON document until the end.
 
 Each answer is made by a child, a copy of the daemon at that moment (fork(2)). So it is consistent, and only the copying

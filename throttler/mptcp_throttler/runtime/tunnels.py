@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tunnels of Multipath UDP under the same policy: asks their daemon for them, and tells it the classes of their paths.
 
 Netfilter does not see a tunnel's packets: the BPF program that splits them redirects them to an interface. So that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Birth settings: what new subflows get from their first segment on, by the client's prefix. Pure.
 
 A capped subflow must have little unsent data, which cannot move to another path, and few initial segments, which leave

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A cap in use, its members, and the minor numbers of HTB classes. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The desired state as commands of tc, ipset, iptables and nft: what ``plan`` prints. Pure."""
 
 from __future__ import annotations

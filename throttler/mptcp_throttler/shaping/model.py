@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel objects that the throttler owns, as values, both planned and read back, and the pending changes. Pure."""
 
 from __future__ import annotations

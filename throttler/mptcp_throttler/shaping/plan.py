@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Turn verdicts into the HTB classes and set entries they need. Pure: no kernel, and only the clock it is given.
 
 Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. Path caps get theirs as soon as the policy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Current rates of subflows and uncapped paths, and the baseline: the rate that a path once gave. Pure.
 
 Rates are taken over the actual span of the samples (:meth:`History.add`). A path is one client address. Its rate is

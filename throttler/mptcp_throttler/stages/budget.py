@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The stage of budgets: counts what metered subflows carry, and caps them by the step reached. Pure.
 
 A subflow is metered while its verdict names a rule with a budget, whatever caps it. The subflows of one budget share an

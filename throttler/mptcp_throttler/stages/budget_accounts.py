@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The accounts of budgets: the bytes used in the present period, and the step of the budget they reach. Pure."""
 
 from __future__ import annotations

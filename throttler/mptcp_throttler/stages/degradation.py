@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Detects capped connections that get too little because their uncapped paths have degraded. Pure.
 
 A capped connection should get no less than a TCP session over one path would. It relies on its uncapped paths, so the

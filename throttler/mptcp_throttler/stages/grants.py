@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The stage of grants: lifts the caps of clients with a grant. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The guard: relaxes the caps of connections whose uncapped paths have degraded. Pure.
 
 A relaxed cap belongs to one connection and has the rate that it lacks (``stages.degradation``): the whole capped path

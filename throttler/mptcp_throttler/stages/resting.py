@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Lets a subflow rest that would cost the other paths more than it carries. Pure.
 
 The data of the other subflows wait for a piece of up to 64 KB that the scheduler gave to a slow one (head-of-line

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The interface of all stages: verdicts and samples in, verdicts and effects out. Pure.
 
 The policy decides first; then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts. Its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Steers connections by the rules' modes (``mptcp_throttler.steering``): balancing caps, backup flags as effects. Pure.
 
 A backup flag counts as set once the runtime confirms it. Flags that no rule explains, because a rule ended, a path was

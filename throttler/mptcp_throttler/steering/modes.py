@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest means that works. Pure.
 
 *active-standby*: the standby's subflows are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup subflow when

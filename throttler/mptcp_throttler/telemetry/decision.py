@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What one decision about a connection changed, computed once for all consumers. Pure."""
 
 from __future__ import annotations

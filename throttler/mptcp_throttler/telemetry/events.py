@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The latest events, in bounded memory. Pure.
 
 An event is a plain tuple of atoms, so the garbage collector has nothing to follow. It shares addresses with their other

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Latency of caps since the daemon's start: from a join to its entry, from a decision to its full effect."""
 
 from __future__ import annotations

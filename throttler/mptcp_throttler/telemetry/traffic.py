@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Bytes over each path and under each cap since the daemon's start, and the rate of each subflow.
 
 Every decision updates the number of subflows per path and cap, so a summary of ten thousand connections visits none. A

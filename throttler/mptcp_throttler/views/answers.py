@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the status socket answers: the shape of each answer, defined here and nowhere else, in the order of ``ANSWERS``.
 
 ``runtime.answers`` builds these dictionaries, and mypy holds it to the keys. ``views.schemas`` writes their JSON Schema

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The use of budgets for answers: by account, fullest first, and the total of each budget.
 
 A per-client budget has an account per address, perhaps ten thousand: only those shown get a row. The volume of a budget

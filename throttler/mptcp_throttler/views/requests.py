@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What may be asked of the status socket: one line of JSON. Each argument is defined once, for its check and for the
 JSON Schema; docs/status.md has the requests for people.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Writes the JSON Schemas of policy, settings and status socket: ``python -m mptcp_throttler.views.schemas conf``.
 
 The sources are the models that check files and requests, and the definitions of answers. The schemas are committed.
@@ -6,6 +7,7 @@ The sources are the models that check files and requests, and the definitions of
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from mptcp_throttler.views import answers
 from mptcp_throttler.views.requests import QUERIES, request_schema
 
 
+@cache
 def status_schema() -> dict[str, Any]:
     """Return the schema of every answer, and of every request below ``$defs``; ``x-queries`` pairs them."""
     asked = {query: f"{query.replace('_', ' ').title().replace(' ', '')}Request" for query in QUERIES}
@@ -53,6 +56,7 @@ def _descriptions(part: Any) -> dict[str, str]:
     return found
 
 
+@cache
 def schema_texts() -> dict[str, str]:
     """Return the text of each schema by file name."""
     return {

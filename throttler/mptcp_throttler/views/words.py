@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Values, paths and rules of a policy in words, for answers and for lines that commands print. Pure.
 
 The words include all that changes what a rule does to a subflow, but name only four of many clients.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One daemon per network namespace: a second one would remove the device and the rules of the first.
 
 The lock is an abstract address of unix(7): each network namespace has its own, and it ends with its holder. Any user

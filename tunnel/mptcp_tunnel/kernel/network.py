@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The virtual device, and the routes that lead a tunnel's packets to it. rtnetlink(7).
 
 Names and numbers are fixed, so that a start removes what a killed daemon left, and makes it anew.

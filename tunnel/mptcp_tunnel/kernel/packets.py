@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Messages as UDP packets with the tunnel program's port, without a socket of that port. raw(7), packet(7).
 
 They leave by the uplink that they probe, from its address and that port, so that they keep a NAT's mapping for the

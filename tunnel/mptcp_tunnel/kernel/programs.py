@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The splitter and the joiner in the kernel, and their maps. bpf(2), tc-bpf(8).
 
 The structures match ``programs/tunnel.h``; the loader compares the sizes of the maps' ones.

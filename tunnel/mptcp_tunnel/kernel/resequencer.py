@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The resequencer: a program that holds packets of a netfilter queue until their predecessors have come.
 
 It is in C (``resequencer/``). If it is not running, the queue lets packets pass as they come (``bypass``). A packet's

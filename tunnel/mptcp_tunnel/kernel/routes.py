@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Gateways and local addresses, from the kernel. rtnetlink(7).
 
 Not by pyroute2, which takes milliseconds per query: a thousand relays may come at once, each by two or three addresses.

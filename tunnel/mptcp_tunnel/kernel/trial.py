@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Tries what the tunnel needs of the kernel, in a network namespace that ends with the process.
 
 It prints one JSON object: each feature with null if it works, otherwise with the reason.

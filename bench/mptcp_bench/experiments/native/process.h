@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What the programs of this folder share as processes: how they fail, how many descriptors they may have, and where
  * they leave their counters. Each is one file of C besides.

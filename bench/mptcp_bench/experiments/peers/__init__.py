@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The proxies that ours is compared with, each started alone on a host, as the experiment ``relay`` needs it.
 
 A module for each kind has its requirements and its start; ``model`` has the common parts. All have one thread or worker

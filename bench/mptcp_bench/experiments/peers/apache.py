@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Apache's mod_proxy: one process of the event MPM, with a thread for each active request or tunnel.
 
 It cannot be limited to one thread; with all cores it has a process for each. 2.4 lacks MPTCP: mptcpize(8) adds it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """HAProxy, which connects to the address in the URL, and has no CONNECT. 2.6 lacks MPTCP: mptcpize(8) adds it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A proxy in the experiment ``relay``: its name, requirements and start."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """nginx, which is no forward proxy: it passes everything on to one fixed origin, and has no CONNECT.
 
 1.22 lacks MPTCP: mptcpize(8) adds it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The least that a relay can do, ``native/splice_relay.c``: a limit, not a proxy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Our proxy, with its shipped squid.conf, and Debian's Squid without anything of ours.
 
 Ours is measured with the installed Squid and also with the one that MPTCP_BENCH_SQUID names, if any.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Traffic Server, in its own directory. 9.2 supports only another kernel's MPTCP: mptcpize(8) adds ours.
 
 By default its listener waits for data before it accepts a connection (TCP_DEFER_ACCEPT). That never accepts a second

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Typed addresses: whole, incomplete, or wrong. Pure.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Requests to the console. A failed one has a sentence as its reason.
  */

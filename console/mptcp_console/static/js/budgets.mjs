@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Budgets as bars: on the live page, and with the policy.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * The graph: uPlot, with caps, and a line at the held time.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * The clients by rate, bytes or budget, and those with plain TCP.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * One colour per path, the same everywhere on the page, in the order of first use.
  */

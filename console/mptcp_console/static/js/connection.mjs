@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * One connection: why each subflow is capped or not, and its events.
  */

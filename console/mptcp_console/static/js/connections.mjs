@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * The table of connections: one page, sorted and filtered by the throttler. It is renewed every two seconds, and after a
  * change of caps.

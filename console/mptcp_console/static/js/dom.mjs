@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Elements. Text is only set as text, so that no name of a rule or path can become markup.
  */

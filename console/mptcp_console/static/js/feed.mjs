@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * The stream of moments: open while the page is visible, and opened again when it ends or falls silent.
  *

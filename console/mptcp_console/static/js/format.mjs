@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Numbers, sizes and times, in the project's common format. Pure.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Lists of events: on the live page, of a connection, and all.
  */

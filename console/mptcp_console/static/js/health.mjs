@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * The throttler's own figures: what it sees, what it lost, how long caps take. Pure.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Sentences about a held time: which of its events are shown, how many there were, and why something is unknown. Pure.
  *

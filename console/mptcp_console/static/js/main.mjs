@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Connects the page's parts: the shown view, the stream, light and dark.
  */

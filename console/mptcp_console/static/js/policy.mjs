@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * The policy in force with its budgets, the throttler's figures, and what another policy would do.
  */

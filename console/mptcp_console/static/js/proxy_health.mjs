@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Whether the proxy works: Squid, the throttler and the kernel's counters on one page.
  */

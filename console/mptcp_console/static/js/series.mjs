@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * The graph's data: numbers over time, loaded from the history and continued by each moment. Pure.
  *

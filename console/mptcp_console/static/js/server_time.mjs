@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * The time by the console's clock, which all requests and displays use: a browser's own may be minutes off.
  */

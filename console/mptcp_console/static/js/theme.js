@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // Before drawing: set light or dark as chosen here, otherwise as the system has it.
 "use strict";
 try {

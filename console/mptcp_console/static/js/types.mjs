@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * The console's answers, as the modules use them. Rates in bits/s, times in seconds since the epoch.
  *

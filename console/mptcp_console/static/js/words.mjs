@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 /**
  * Sentences for the screen reader, the throttler's state, and caps. Pure.
  */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's path manager: events of connections and subflows, subflow flags, closed subflows, announced addresses.
 
 Generic netlink family mptcp_pm, linux/mptcp_pm.h; RFC 8684, 3.3.8. pyroute2 knows its commands for announced

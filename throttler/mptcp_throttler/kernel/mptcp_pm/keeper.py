@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The keeper: a process that listens to path-manager events for a throttler, and outlives it.
 
 While ``net.mptcp.pm_type`` is 1 the kernel refuses every MP_JOIN unless somebody listens to ``mptcp_pm_events``. This

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The netfilter backends, and which of them this host uses.
 
 A new backend needs a module with an adapter of the Netfilter port, a case in each function here, a row in

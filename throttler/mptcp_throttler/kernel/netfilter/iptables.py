@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The Netfilter port with legacy iptables and ipset: one static rule and one set per family and listening port.
 
 The rule is in mangle POSTROUTING. It sends every packet with data from a listening port through

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The Netfilter port with nftables: one table, one chain, one verdict map per family. nft(8), libnftables(3).
 
 The chain looks up the packet's four-tuple in the map. The verdict is a jump to a class chain. There is one class chain

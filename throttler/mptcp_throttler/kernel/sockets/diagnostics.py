@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Socket diagnostics: dumps and look-ups of this host's current MPTCP subflows. sock_diag(7).
 
 They find connections older than the daemon, and measure bytes, rates and losses of subflows. Each dump has its own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Traffic control: our HTB tree on every egress interface. tc-htb(8).
 
 Before a change, the previous root qdisc and GSO limits are saved in the state directory by interface index, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Our HTB tree on one interface, and the IFB device that carries one for uploads. tc-htb(8), linux/pkt_sched.h.
 
 The root qdisc has an inner class for the whole link. Below it are the default class at full speed and one leaf class

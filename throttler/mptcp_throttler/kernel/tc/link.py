@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The host's interfaces, and the interface of the route to a client. rtnetlink(7), if_link.h.
 
 Look-ups are by name, not by a dump: a netlink socket carries one dump at a time, so two concurrent tasks would get

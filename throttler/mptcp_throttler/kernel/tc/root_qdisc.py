@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Save an interface's root qdisc, and restore it exactly. tc(8), rtnetlink(7).
 
 The saved data is the kernel's dump, byte for byte: kind and options of the root qdisc, its classes and the qdiscs below

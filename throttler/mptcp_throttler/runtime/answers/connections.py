@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Answers that show subflows.
 
 ``status`` shows all, from what the daemon has stored; ``connections`` a page of them with the state of their sockets;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The answers to ``events``, what happened, and ``explain``: why a subflow has its cap or none."""
 
 from __future__ import annotations

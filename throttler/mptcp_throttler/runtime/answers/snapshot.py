@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """What the daemon knew when it was asked: the source of every answer, in a child.
 
 A child is a copy of the daemon: its changes are its own. It must not use the daemon's sockets, because it would read

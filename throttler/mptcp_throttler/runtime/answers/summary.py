@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The answers to ``head``, ``summary`` and ``clients``: totals.
 
 Neither size nor cost of the first two depends on the number of connections: the daemon keeps count with each decision;

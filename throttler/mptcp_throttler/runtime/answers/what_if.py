@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The answer to ``what_if``: which live subflows another policy would cap or treat otherwise.
 
 It compares only what a policy does to a subflow: its cap, its part in a steering mode, the budget that meters it, and

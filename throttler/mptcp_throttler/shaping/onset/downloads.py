@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The onset of soft caps on downloads: the limits of each socket, computed from samples. Pure.
 
 A subflow that the planner moves goes through these states (:class:`State`):

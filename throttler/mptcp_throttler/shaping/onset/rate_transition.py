@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The rate transition of one subflow, from full flight to its cap, and what bypasses the cap meanwhile. Pure.
 
 The MPTCP scheduler assigns data to a subflow by its pacing rate, averaged over past assignments, and never takes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Each user's share of a cap: its part of the rate, and a larger send buffer. Pure.
 
 The parts follow max-min fairness, as in HTB's leaf queue: the pacing rate of every user of a cap is one *level*. At the

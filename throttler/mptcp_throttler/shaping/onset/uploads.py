@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The soft onset of upload caps: the class falls in a ramp from the incoming rate to the cap, as the client follows.
 
 Pure. The client's scheduler assigns data to the subflows, and learns of the cap only because assigned data leave at the
