@@ -43,6 +43,7 @@ exec {sys.executable} -c 'import sys; from mptcp_proxy.cli import main; sys.exit
     "systemctl": 'echo "$@" >>HERE/systemctl',
     "sudoedit": "[ -f $1 ]",
     "apt": "",
+    "scp": "",
     "nft": "",  # has a test of its own
 }
 """What runs in place of commands; HERE is the host's root."""
@@ -129,7 +130,13 @@ def test_commands_print_what_the_page_says(recipe: str, tmp_path: Path) -> None:
     units = {each.stem for each in (ROOT / "systemd").glob("*.service")} | {"prometheus"}
     for host in hosts.values():
         told = (host.root / "systemctl").read_text().split() if (host.root / "systemctl").exists() else []
-        assert {each for each in told if not each.startswith("-")} <= units | {"start", "stop", "reload", "enable"}
+        assert {each for each in told if not each.startswith("-")} <= units | {
+            "start",
+            "stop",
+            "reload",
+            "enable",
+            "disable",
+        }
 
 
 def policies() -> dict[str, str]:
