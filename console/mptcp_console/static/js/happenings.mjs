@@ -107,7 +107,7 @@ export class EventsPage {
     this.#draw();
   }
 
-  /** @param {Happening[]} new events, the oldest first */
+  /** @param {Happening[]} events new ones, the oldest first */
   push(events) {
     const {kind, client, rule, from, to} = this.#wanted();
     if (to !== "" || events.length === 0) return;
