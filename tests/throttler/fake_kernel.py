@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A kernel of fakes for the daemon: sockets in a dictionary, a capture that gives nothing, classes and entries."""
+"""A fake kernel for the daemon: sockets in a dictionary, captures that tests feed, classes and set entries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IDLE = TcpInfo(20_000, 1448, 0, 0, 10_000_000, None, 1_000_000, 0)
 
 
 def four_tuple(client: str, port: int = 40_000) -> FourTuple:
-    """Return the subflow of *client* to the proxy."""
+    """Return the four-tuple of a subflow from *client* to the proxy."""
     return FourTuple(PROXY, 3128, ip_address(client).packed, port)
 
 
@@ -50,7 +50,7 @@ class FakeSockets:
         self._cookies = count(1)
 
     def connect(self, token: int, *clients: str, port: int = 40_000, proxy: bytes = PROXY) -> None:
-        """Have a connection with a subflow from each of *clients*, the first of which opened it, to *proxy*."""
+        """Make a connection to *proxy* with a subflow from each of *clients*. The first one opened the connection."""
         for index, client in enumerate(clients):
             known = four_tuple(client, port)._replace(local=proxy)
             self.there[known] = KernelSubflow(
@@ -72,19 +72,19 @@ class FakeSockets:
         return {}
 
     def fill(self, known: FourTuple) -> None:
-        """Have more to send over a subflow than it can carry soon."""
+        """Queue more data on a subflow than it can carry soon."""
         busy = IDLE._replace(unacked=1_000, not_sent=9_000_000)
         self.there[known] = self.there[known]._replace(tcp=busy)
 
     def carry(self, known: FourTuple, acked: int, received: int = 0) -> None:
-        """Have a socket carry more."""
+        """Let a socket carry more bytes."""
         there = self.there[known]
         self.there[known] = there._replace(
             bytes_acked=there.bytes_acked + acked, bytes_received=there.bytes_received + received
         )
 
     def disconnect(self, meter: FakeMeter, known: FourTuple) -> None:
-        """Have a socket close, which *meter* sees."""
+        """Close a socket and report it to *meter*."""
         gone = self.there.pop(known)
         end = known.remote, known.remote_port, known.local_port
         meter.waiting.append(ClosedSocket(gone.cookie, end, gone.bytes_acked, gone.bytes_received))
@@ -93,7 +93,7 @@ class FakeSockets:
 
 
 class FakeMeter(SocketMeter):
-    """Sockets that closed and were not taken out yet."""
+    """Closed sockets that have not been read yet."""
 
     def __init__(self) -> None:
         self.waiting: list[ClosedSocket] = []
@@ -111,7 +111,7 @@ class FakeMeter(SocketMeter):
 
 
 class FakeSubflows:
-    """Notes which subflows are to be made backup or regular; *refusal*, if any, is what the kernel says to that."""
+    """Records which subflows are to be made backup or regular. If *refusal* is set, it is the kernel's error."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, FourTuple, bool]] = []
@@ -126,13 +126,13 @@ class FakeSubflows:
 
 
 class FakePacing(SocketPacing):
-    """Sockets that take their limits at once, as the kernel's do a round trip later."""
+    """Sockets that take their limits at once. Real ones take them a round trip later."""
 
     def __init__(self, sockets: FakeSockets) -> None:
         self.limits: dict[int, SocketLimit] = {}
         self.births: dict[Network, Birth] = {}
         self.problems: list[str] = []
-        """What somebody else did, until the next comparison."""
+        """The problems that the next comparison finds."""
         self.closed = False
         self.has_buffers = True
         self._sockets = sockets
@@ -171,7 +171,7 @@ class FakePacing(SocketPacing):
 
 
 class FakeSource(Generic[T]):
-    """Has what it is given; its descriptor is a pipe's."""
+    """A source that returns what tests give it. Its descriptor is a pipe's."""
 
     def __init__(self) -> None:
         self._ends = os.pipe()
@@ -183,7 +183,7 @@ class FakeSource(Generic[T]):
 
     @property
     def waits(self) -> bool:
-        """Whether something was given and is not read yet."""
+        """Return whether something was given that has not been read yet."""
         return bool(self._given)
 
     def fileno(self) -> int:
@@ -200,13 +200,13 @@ class FakeSource(Generic[T]):
 
 
 class FakeEvents(FakeSource[KernelEvent]):
-    """The path manager's."""
+    """The path manager's events."""
 
     lost = 0
 
 
 class FakeCapture(FakeSource[Segment]):
-    """Segments."""
+    """Captured segments."""
 
     def __init__(self, interface: str) -> None:
         super().__init__()
@@ -217,17 +217,20 @@ class FakeCapture(FakeSource[Segment]):
 
 
 class FakeTunnels:
-    """The daemon of the tunnels."""
+    """The tunnel daemon."""
 
     def __init__(self) -> None:
         self.tunnels: dict[str, list[dict[str, Any]]] = {}
         self.classes: dict[str, list[int]] = {}
-        """What the throttler wanted last."""
+        """The classes that the throttler requested last."""
         self.asked = 0
         self.is_there = True
 
     def path(self, tunnel: str, number: int, remote: str, begun: int = 0, sent: int = 0, **more: Any) -> dict[str, Any]:
-        """Have one more path; *begun* says when, nanoseconds since the epoch: by default after the throttler began."""
+        """Add a path.
+
+        *begun* is its beginning in nanoseconds since the epoch; the default is after the throttler's start.
+        """
         path = {
             "path": str(number),
             "number": number,
@@ -255,7 +258,7 @@ class FakeTunnels:
 
 
 class FakeNftables:
-    """libnftables with one table: what made it."""
+    """libnftables with one table, stored as the commands that made it."""
 
     def __init__(self) -> None:
         self.table = ""
@@ -275,7 +278,7 @@ class FakeNftables:
 
 
 class FakeKernel:
-    """All of it; ``access`` is for the daemon."""
+    """All fakes together. The daemon uses ``access``."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -291,7 +294,7 @@ class FakeKernel:
         self.tunnels = FakeTunnels()
         self.captures: dict[str, FakeCapture] = {}
         self.events: FakeEvents
-        """Those of the daemon that runs."""
+        """The path-manager events of the running daemon."""
         self.class_counters: dict[int, ClassCounters] = {}
 
     @property

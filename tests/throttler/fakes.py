@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fakes of the kernel ports. They pass the contract tests that the adapters pass: test_netfilter.py."""
+"""Fakes of the kernel ports. They pass the same contract tests as the real adapters: see test_netfilter.py."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ async def _nothing() -> None:
 
 
 class FakeTrafficControl:
-    """Keeps classes in a dictionary and a log of what was done, shared with the netfilter fake to see the order."""
+    """Keeps classes in a dictionary, and a log of its operations.
+
+    It can share the log with FakeNetfilter to show the order.
+    """
 
     def __init__(self, log: list[str] | None = None) -> None:
         self.log = [] if log is None else log
         self.classes: dict[int, ClassSpec] = {}
         self.prepared = False
         self.gso = self._wanted = 65_536
-        """The limit on segments, bytes."""
+        """Maximum size of a GSO packet, in bytes."""
         self.refusals = 0
-        """How many of the next changes to refuse."""
+        """Number of the next changes to refuse."""
         self.problems: list[str] = []
-        """What :meth:`check` finds until the next :meth:`prepare`."""
+        """The problems that :meth:`check` reports until the next :meth:`prepare`."""
         self.left_out: dict[str, str] = {}
 
     async def prepare(self) -> None:
@@ -70,7 +73,7 @@ class FakeTrafficControl:
 
 
 class FakeNetfilter:
-    """Keeps entries in a dictionary."""
+    """Keeps set entries in a dictionary, and a log of its operations."""
 
     def __init__(self, log: list[str] | None = None) -> None:
         self.log = [] if log is None else log
@@ -78,13 +81,14 @@ class FakeNetfilter:
         self.room = 1_000_000
         self.refuses_removal = False
         self.only_in_turns = False
-        """Entries cannot be made at once."""
+        """Whether :meth:`upsert_at_once` declines, so that the caller must use :meth:`upsert_entries`."""
         self.refused: set[int] = set()
-        """Ports of clients whose entries are refused, and with them all of the same call."""
+        """Client ports. A call that contains an entry with such a port is refused as a whole."""
         self.ports: set[int] | None = None
-        """Of the proxy, for which there are sets; None for any."""
+        """Ports of the proxy for which entries are accepted. None accepts any port."""
         self.reading: Callable[[], Awaitable[None]] = _nothing
-        """What goes on while entries are read the next time: half before, half afterwards."""
+        """Called once, in the middle of the next :meth:`read_entries`: simulates changes while entries are being read.
+        """
 
     async def prepare(self) -> None:
         self.log.append("make sets")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The tables of keys in docs/policy.md and docs/status.md, made from the published schemas.
+"""Generates the tables of keys in docs/policy.md and docs/status.md from the published schemas.
 
-``python tests/throttler/key_tables.py`` writes them into the pages.
+Run ``python tests/throttler/key_tables.py`` to write the tables into the pages.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _PATTERNS: Final = {
     "^0[xX][0-9a-fA-F]{1,8}$": "hexadecimal",
 }
 _LISTED: Final = {"steps": "BudgetStep"}
-"""Sections without a table of their own, by the key that lists them."""
+"""Sections that have no table of their own. The key that lists such a section is mapped to its name."""
 _OF_TYPES: Final = {get_args(each)[1].description for each in vars(answers).values() if len(get_args(each)) == 2}
-"""What a type means, whichever key has it."""
+"""Descriptions that belong to a type. They are not repeated for each key with that type."""
 
 
 def written(page: str) -> str:
-    """Return *page* with its tables as they should be."""
+    """Return *page* with its tables generated anew."""
     return _TABLE.sub(lambda found: found[0].partition("\n")[0] + "\n\n" + _made(found) + "\n<!-- end -->", page)
 
 
 def sections() -> list[str]:
-    """Return the names of the sections of both files."""
+    """Return the names of the sections of both configuration files."""
     files = ("policy", "throttler")
     found = [(name, section) for name in files for section in _SCHEMAS[name].get("$defs", ())]
     return [*files, *(f"{name}.{section}" for name, section in found if section not in _LISTED.values())]
@@ -65,7 +65,7 @@ def _made(found: re.Match[str]) -> str:
 
 
 def _rows(schema: str, part: dict[str, Any], of: str = "") -> Iterator[str]:
-    """Yield the rows of *part*, with those of the sections that a list in it has."""
+    """Yield the rows of *part*, and of the sections that a list in it contains."""
     for key, each in part["properties"].items():
         text = each["description"]
         default = "required" if key in part.get("required", ()) else _code(each["default"]) if "default" in each else ""
@@ -82,10 +82,11 @@ def _code(value: object) -> str:
 
 
 def _values(schema: dict[str, Any]) -> str:
-    """Return in words which values *schema* takes."""
+    """Return a description of the values that *schema* accepts."""
     if "anyOf" in schema:
         of = [each for each in schema["anyOf"] if each.get("type") != "null"]
-        with_unit = any(each.get("pattern") in _PATTERNS for each in of)  # then a plain number is one, too
+        # A value with a unit may also be a plain number
+        with_unit = any(each.get("pattern") in _PATTERNS for each in of)
         return " or ".join(_values(each) for each in of if not (with_unit and each.get("type") == "integer"))
     if "const" in schema:
         return _code(schema["const"])
@@ -116,7 +117,7 @@ def _query(query: str) -> str:
 
 
 def _answers() -> Iterator[str]:
-    """Yield the lines on the keys of all answers, each part where it is used first."""
+    """Yield the lines about the keys of all answers. Each part is described where it is first used."""
     told = {"Answer": ""}
     order = {"head": answers.HeadAnswer} | answers.ANSWERS
     for query, answer in order.items():
@@ -130,7 +131,7 @@ def _like(part: Any, told: dict[str, str]) -> str:
 
 
 def _part(part: Any, place: str, told: dict[str, str], indent: str) -> Iterator[str]:
-    """Yield the lines on the keys of *part*; *told* has the place of each part that has had its lines."""
+    """Yield the lines about the keys of *part*. *told* maps each part that was already described to its place."""
     known = {key for base in part.__orig_bases__ if base.__name__ in told for key in _keys(base)}
     for each in (part, *(base for base in part.__orig_bases__ if len(_keys(base)) > 1)):
         told.setdefault(each.__name__, place)
@@ -164,7 +165,7 @@ def _keys(part: Any) -> set[str]:
 
 
 def _type(schema: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the mark of a key, the part that it has and the words that it takes."""
+    """Return the mark for a key, the name of the part that it contains, and the words that it accepts."""
     of = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
     mark = "?" if len(of) < len(schema.get("anyOf", ())) else ""
     (one,) = of

@@ -1,17 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # mypy: disable-error-code="misc"
 # Scapy's classes are not typed for us; a subclass of theirs is then an error to mypy.
-"""Scapy layers for the MPTCP options, as Scapy has none: RFC 8684, 3, and RFC 6824, 3, where it differs.
+"""Scapy layers for the MPTCP options (RFC 8684, section 3, and RFC 6824, section 3, where it differs). Scapy has none.
 
-Tests build segments of them, and hold ``mptcp_throttler.mptcp.options`` against them: it is the second definition of
-each form.
-
-    >>> syn = TCP(flags="S", options=[("MSS", 1460), tcp_option(MpCapable())])
-    >>> mptcp_options(bytes(syn))
-    [<MpCapable  kind=30 length=4 subtype=MP_CAPABLE version=1 flags=H |>]
-
-A layer's ``length`` is worked out where it is not given, from the fields that are set. Bytes that fit no form of their
-subtype dissect as :class:`Unknown`; whatever dissects builds to the same bytes again.
+Tests build segments from them and compare ``mptcp_throttler.mptcp.options`` with them, as an independent definition of
+each option format.
 """
 
 from __future__ import annotations
@@ -43,7 +36,7 @@ from scapy.packet import Packet
 
 KIND: Final = 30
 _FIXED: Final = 20
-"""Octets of the TCP header before its options."""
+"""Bytes of the TCP header before its options."""
 SUBTYPES: Final = {
     0: "MP_CAPABLE",
     1: "MP_JOIN",
@@ -71,12 +64,15 @@ def _head(subtype: int) -> list[Any]:
 
 
 def _flagged(subtype: int, flag: str) -> list[Any]:
-    """Return how an option begins that has one flag, and the identifier of an address."""
+    """Return the first fields of an option that has one flag and an address identifier."""
     return [*_head(subtype), BitField("reserved", 0, 3), BitField(flag, 0, 1), ByteField("address_id", 0)]
 
 
 def _if(name: str, *lengths: int) -> Callable[[Packet], bool]:
-    """Return the condition of an optional field: the length includes it; without a length, that it was given."""
+    """Return the condition for an optional field.
+
+    The field is present if the length includes it or, without a length, if a value was given.
+    """
 
     def present(packet: Packet) -> bool:
         length = packet.fields.get("length")
@@ -86,7 +82,7 @@ def _if(name: str, *lengths: int) -> Callable[[Packet], bool]:
 
 
 class MptcpOption(Packet):
-    """What all have in common. :func:`dissect` chooses the subclass."""
+    """Base class of all MPTCP options. :func:`dissect` chooses the subclass."""
 
     def post_build(self, packet: bytes, payload: bytes) -> bytes:
         if self.length is None:
@@ -95,7 +91,10 @@ class MptcpOption(Packet):
 
 
 class MpCapable(MptcpOption):
-    """3.1. Version 0 carries a key in the SYN already; version 1 may carry data-level length and checksum."""
+    """RFC 8684, 3.1.
+
+    In version 0 the SYN already has a key; in version 1 there may be a data-level length and a checksum.
+    """
 
     name = "MpCapable"
     fields_desc = (
@@ -110,7 +109,7 @@ class MpCapable(MptcpOption):
 
 
 class MpJoinSyn(MptcpOption):
-    """3.2, figure 5."""
+    """RFC 8684, 3.2, figure 5."""
 
     name = "MpJoinSyn"
     fields_desc = (
@@ -121,7 +120,7 @@ class MpJoinSyn(MptcpOption):
 
 
 class MpJoinSynAck(MptcpOption):
-    """3.2, figure 6."""
+    """RFC 8684, 3.2, figure 6."""
 
     name = "MpJoinSynAck"
     fields_desc = (
@@ -132,7 +131,7 @@ class MpJoinSynAck(MptcpOption):
 
 
 class MpJoinAck(MptcpOption):
-    """3.2, figure 7."""
+    """RFC 8684, 3.2, figure 7."""
 
     name = "MpJoinAck"
     fields_desc = (*_head(1), BitField("reserved", 0, 12), StrFixedLenField("hmac", bytes(20), 20))
@@ -153,7 +152,10 @@ def _dss_length(flags: int) -> int:
 
 
 class Dss(MptcpOption):
-    """3.3. ``flags`` say which fields there are: A ack, a of 8 octets, M mapping, m of 8 octets, F DATA_FIN."""
+    """RFC 8684, 3.3.
+
+    ``flags``: A = ACK present, a = ACK has 8 bytes, M = mapping present, m = 8-byte sequence, F = DATA_FIN.
+    """
 
     name = "Dss"
     fields_desc = (
@@ -190,7 +192,7 @@ _ADDRESS: Final = MultipleTypeField(
 
 
 class AddAddr(MptcpOption):
-    """3.4.1, version 1. The HMAC is absent in an echo."""
+    """RFC 8684, 3.4.1 (version 1). An echo has no HMAC."""
 
     name = "AddAddr"
     fields_desc = (
@@ -202,7 +204,7 @@ class AddAddr(MptcpOption):
 
 
 class AddAddrV0(MptcpOption):
-    """RFC 6824, 3.4.1: the IP version is where version 1 has its flags."""
+    """RFC 6824, 3.4.1 (version 0). It has the IP version in the bits that version 1 uses for flags."""
 
     name = "AddAddrV0"
     fields_desc = (
@@ -215,7 +217,7 @@ class AddAddrV0(MptcpOption):
 
 
 class RemoveAddr(MptcpOption):
-    """3.4.2."""
+    """RFC 8684, 3.4.2."""
 
     name = "RemoveAddr"
     fields_desc = (
@@ -226,7 +228,7 @@ class RemoveAddr(MptcpOption):
 
 
 class MpPrio(MptcpOption):
-    """3.3.8. RFC 6824 may name an address; RFC 8684 does not."""
+    """RFC 8684, 3.3.8. In RFC 6824 it may contain an address identifier; in RFC 8684 it may not."""
 
     name = "MpPrio"
     fields_desc = (
@@ -238,28 +240,28 @@ class MpPrio(MptcpOption):
 
 
 class MpFail(MptcpOption):
-    """3.7."""
+    """RFC 8684, 3.7."""
 
     name = "MpFail"
     fields_desc = (*_head(6), BitField("reserved", 0, 12), LongField("data_sequence", 0))
 
 
 class MpFastclose(MptcpOption):
-    """3.5."""
+    """RFC 8684, 3.5."""
 
     name = "MpFastclose"
     fields_desc = (*_head(7), BitField("reserved", 0, 12), XLongField("receiver_key", 0))
 
 
 class MpTcprst(MptcpOption):
-    """3.6, RFC 8684 only."""
+    """RFC 8684, 3.6. Version 0 does not have it."""
 
     name = "MpTcprst"
     fields_desc = (*_head(8), FlagsField("flags", 0, 4, "TWVU"), ByteEnumField("reason", 0, RESET_REASONS))
 
 
 class Unknown(MptcpOption):
-    """A subtype that no RFC defines, or a length that fits no form of its subtype."""
+    """An option with a subtype that no RFC defines, or with a length that does not fit its subtype."""
 
     name = "Unknown"
     fields_desc = (*_head(15), BitField("rest", 0, 4), StrField("body", b""))
@@ -294,19 +296,20 @@ def _form(option: bytes) -> type[Packet]:
 
 
 def dissect(option: bytes) -> Packet:
-    """Return the layer of one whole kind-30 option, kind and length included. Nothing raises."""
+    """Return the layer for one complete kind-30 option, including kind and length. It never raises an exception."""
     return (_form(option) if len(option) > 2 else Empty)(option)
 
 
 def tcp_option(layer: Packet) -> tuple[int, bytes]:
-    """Return *layer* in the form in which ``TCP(options=[...])`` takes an option that Scapy does not know."""
+    """Return *layer* as ``TCP(options=[...])`` accepts an option that Scapy does not know."""
     return KIND, bytes(layer)[2:]
 
 
 def mptcp_options(tcp_header: bytes) -> list[Packet]:
-    """Return the MPTCP options of a TCP header, in order, as layers, the last one with what is there of it.
+    """Return the MPTCP options of a TCP header as layers, in order. The last one may be truncated.
 
-    Nothing raises. Scapy's TCP layer does where another option is too short, as TCP-AO without its key's number.
+    It never raises an exception. Scapy's TCP layer raises one if another option is too short, for example TCP-AO
+    without key number.
     """
     found = []
     at, end = _FIXED, len(tcp_header)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parts of a policy that tests make without a file."""
+"""Builders for parts of a policy, so that tests need no policy file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def a_throttle(
     share: Share = Share.PATH,
     onset: Onset = Onset.SOFT,
 ) -> Throttle:
-    """Return a cap that no file need be able to have."""
+    """Return a cap. It is not validated, so it may have values that no policy file can have."""
     return Throttle.model_construct(rate=rate, ceil=ceil or rate, burst=burst, share=share, landing=onset)
 
 
@@ -53,7 +53,10 @@ def a_rule(
     lift_last: bool = True,
     **when: Any,
 ) -> Rule:
-    """Return a rule with the conditions *when*. *exempts*: with ``throttle: none``."""
+    """Return a rule with the conditions *when*.
+
+    *exempts*: give the rule *throttle* even if it is None (``throttle: none``).
+    """
     conditions = When.model_construct(**_lists(when))
     if windows is not None:
         conditions.__dict__["windows"] = list(windows)
@@ -73,7 +76,10 @@ def a_policy(
 
 
 def replace(thing: T, **changes: Any) -> T:
-    """Return *thing*, a section or a dataclass, with *changes*; those of a rule may be of its conditions, too."""
+    """Return a copy of *thing*, a section or a dataclass, with *changes*.
+
+    For a rule, they may be about its conditions.
+    """
     if not isinstance(thing, BaseModel):
         changed: T = dataclasses.replace(thing, **changes)  # type: ignore[type-var]
         return changed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a command's errors come to: one line each, and the status by which systemd knows what a restart cures."""
+"""Tests for the errors of commands: one line each, and an exit status that tells systemd whether a restart can help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_common.problems import DocumentError, Problem
 
 
 class RefusedError(Exception):
-    """What a program knows beside the system's errors."""
+    """An error that a program defines in addition to the system's errors."""
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -57,18 +57,18 @@ def test_what_it_returns_is_kept_and_a_fault_of_ours_is_no_refusal() -> None:
 
 
 def printing(count: int) -> list[str]:
-    """Return the command line of a program that prints so many characters, a command by its outcome."""
+    """Return the command line of a program that prints *count* characters as a command through `outcome`."""
     code = (
         "import sys\nfrom mptcp_common.commands import outcome\n"
         f"sys.exit(outcome('prog', lambda: print('x' * {count}) or 0, is_daemon=False))"
     )
-    # -E: with PYTHONUNBUFFERED nothing would wait in a buffer.
+    # The option -E ignores PYTHONUNBUFFERED, with which nothing would wait in a buffer.
     return [sys.executable, "-E", "-c", code]
 
 
 @pytest.mark.parametrize("count", [1, 1_000_000], ids=["at the end", "on the way"])
 def test_who_has_read_enough_is_told_nothing(count: int) -> None:
-    """Defect: of little, which waits in a buffer, the interpreter complained at its end."""
+    """Defect: if the output was short, it was still buffered, and the interpreter printed an error at its end."""
     with subprocess.Popen(printing(count), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

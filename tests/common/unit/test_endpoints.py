@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An address with its port is read as people write it, and nothing else is."""
+"""Tests for parsing an address with its port: the usual notations are accepted, and nothing else."""
 
 from __future__ import annotations
 

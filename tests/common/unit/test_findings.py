@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How the doctor shows what it found, and sums it up."""
+"""Tests for the display and the summary of the doctor's findings."""
 
 from __future__ import annotations
 

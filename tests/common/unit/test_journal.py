@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Priorities of what is printed to the journal, and errors in words."""
+"""Tests for the priorities of lines printed to the journal, and for errors as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAY = "from mptcp_common.journal import say; say('first\\nsecond', 4)"
 
 
 def printed(tmp_path: Path, stream: str | None) -> str:
-    """Return what is printed where the service manager says that the journal is *stream*; None: it is stderr."""
+    """Return the text printed when JOURNAL_STREAM is *stream*. None: it names stderr, so that stderr is the journal."""
     with (tmp_path / "stderr").open("w") as stderr:
         found = os.fstat(stderr.fileno())
         environment = {**os.environ, "JOURNAL_STREAM": stream or f"{found.st_dev}:{found.st_ino}"}
@@ -35,7 +35,7 @@ def test_what_is_not_the_journal_gets_plain_lines(tmp_path: Path, stream: str) -
 
 
 def test_what_cannot_be_said_ends_nobody() -> None:
-    """Defect: a supervisor whose stderr was a file on a full disk ended for a line it had to say, and Squid with it."""
+    """Defect: if stderr was a file on a full disk, the supervisor ended when it printed a line, and Squid with it."""
     code = "from mptcp_common.journal import say\nfor _ in range(2000): say('not to be written')\nprint('alive')"
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False)

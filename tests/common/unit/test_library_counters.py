@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The counters of the preload libraries: the file, and the names that the libraries have."""
+"""Tests for the counters of the preload libraries: their file, and the names of the counters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_what_was_counted_is_read_by_name(tmp_path: Path) -> None:
     assert [(name, values) for name, (_, values) in of_two.items()] == [
         (name, {"a": number}) for number, name in enumerate(COUNTERS)
     ]
-    # Of another version.
+    # A file of another version has a different length.
     file.write_bytes(NONE[8:])
     assert read(file) == {}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A server listens on an address that this host does not have yet, and who checks its settings is warned of it."""
+"""Tests for listening on an address that the host does not have yet, and for the warning about it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reserved_port import reserved_port
 from mptcp_common.listeners import listening, not_there
 
 NOBODYS = ["192.0.2.1", "2001:db8::1"]
-"""Addresses for documentation (RFC 5737, RFC 3849)."""
+"""Addresses reserved for documentation (RFC 5737, RFC 3849)."""
 
 
 @pytest.mark.parametrize("address", NOBODYS)
 def test_an_address_that_is_not_there_yet_is_listened_on(address: str) -> None:
-    """Defect: the console could not, and was given up after five starts where its address came late."""
+    """Defect: the console could not, and systemd gave up after five starts when the address came late."""
     with listening(address, 0, 5) as listener:
         assert listener.getsockname()[0] == address
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which files a daemon's user cannot read."""
+"""Tests for finding files that a daemon's user cannot read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def test_a_file_system_that_does_not_answer_is_said_in_a_line(monkeypatch: pytes
         raise subprocess.TimeoutExpired(command, 10)
 
     monkeypatch.setattr(subprocess, "run", hangs)
-    # An OSError, which every command of ours says in one line.
+    # It is an OSError, which every command reports in one line.
     with pytest.raises(OSError, match="its file system does not answer within 10 s"):
         list(unreadable([tmp_path], os.getuid(), os.getgid(), []))
 
 
 @pytest.fixture
 def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A systemctl of ours; what it answers is written by the test."""
+    """A fake systemctl. Each test writes its answer."""
     program = tmp_path / "systemctl"
     monkeypatch.setattr(unit_properties, "SYSTEMCTL", str(program))
     return program

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A renewed certificate is shown to new connections once it is whole: handshakes in memory, of both versions of TLS."""
+"""Tests that new connections get a renewed certificate as soon as it is complete, with TLS 1.2 and 1.3 in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
 
 @pytest.fixture
 def used(tmp_path: Path, pairs: dict[str, Pair]) -> Pair:
-    """The files that a server has; they are those of ``old``."""
+    """The files that the server uses, with the content of ``old``."""
     pair = Pair(tmp_path / "certificate.pem", tmp_path / "key.pem")
     for file, by in zip(pair, pairs["old"], strict=True):
         replaced(file, by)
@@ -40,7 +40,7 @@ def used(tmp_path: Path, pairs: dict[str, Pair]) -> Pair:
 
 
 class Server:
-    """What a handshake needs of one."""
+    """The part of a server that a handshake needs."""
 
     def __init__(self, pair: Pair) -> None:
         certificate, key = map(str, pair)
@@ -51,7 +51,7 @@ class Server:
         return self.renewal.context
 
     def shows(self, version: ssl.TLSVersion = VERSIONS[-1], name: str | None = None) -> bytes:
-        """Return the certificate that a new client is shown, which asks for the server of that *name*, or for none."""
+        """Return the certificate shown to a new client. The client asks for the server of this *name*, or for none."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -72,7 +72,7 @@ class Server:
 def test_a_certificate_that_is_replaced_before_its_key_is_shown_when_both_are_there(
     used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], version: ssl.TLSVersion, name: str | None
 ) -> None:
-    """Defect: the files were read once, at the start, and clients were shown a certificate that ran out."""
+    """Defect: the files were read only once, at the start, and clients were shown a certificate that expired."""
     old, new = (der(pairs[each].certificate) for each in ("old", "new"))
     server = Server(used)
     server.renewal.look()
@@ -95,7 +95,10 @@ def test_a_certificate_that_is_replaced_before_its_key_is_shown_when_both_are_th
 def test_a_certificate_of_another_kind_of_key_takes_the_place_of_the_one_before(
     used: Pair, pairs: dict[str, Pair], version: ssl.TLSVersion
 ) -> None:
-    """In one context OpenSSL would have both, and show the one before to who likes its kind better."""
+    """In one context, OpenSSL would keep both certificates, and show the old one to some clients.
+
+    It prefers the certificate whose kind of key the client prefers.
+    """
     server = Server(used)
     for file, by in zip(used, pairs["rsa"], strict=True):
         replaced(file, by)
@@ -106,7 +109,7 @@ def test_a_certificate_of_another_kind_of_key_takes_the_place_of_the_one_before(
 def test_a_client_that_wants_a_server_of_no_possible_name_is_answered_without_a_word(
     used: Pair, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: Python printed a traceback for each, and closed the connection."""
+    """Defect: for each such client, Python printed a traceback and closed the connection."""
     server = Server(used)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
@@ -140,7 +143,7 @@ def test_a_connection_that_there_is_goes_on(used: Pair, pairs: dict[str, Pair]) 
 
 
 def test_files_that_change_while_the_server_starts_are_taken(used: Pair, pairs: dict[str, Pair]) -> None:
-    """Between their first reading and the first look at their times nobody would notice it."""
+    """Files could change between their first reading and the first check of their times. The server must notice."""
     certificate, key = map(str, used)
     context = loaded(certificate, key)
     for file, by in zip(used, pairs["new"], strict=True):
@@ -153,7 +156,10 @@ def test_files_that_change_while_the_server_starts_are_taken(used: Pair, pairs: 
 def test_files_that_are_replaced_during_a_look_are_said_once(
     used: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the look that found them whole said so, and the next one, for which they had changed once more, too."""
+    """Defect: the message appeared twice.
+
+    The check that found the files complete printed it, and so did the next check, because the files had changed again.
+    """
     server = Server(used)
     replaced(used.certificate, pairs["new"].certificate)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the service manager is told: by whom, in which words, and where nobody listens."""
+"""Tests for messages to the service manager: their text, their socket, and the case without a service manager."""
 
 from __future__ import annotations
 

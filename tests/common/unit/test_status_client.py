@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The client of the status socket, sync and asyncio, against a server that it has for itself."""
+"""Tests for the client of the status socket, both synchronous and asyncio, with a server of their own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 
 class Server:
-    """Answers one client as *behave* does."""
+    """Accepts one client, and serves it by the function given to *behave*."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,7 +71,7 @@ def answering(text: bytes) -> Callable[[socket.socket], None]:
 
 
 def resetting(client: socket.socket) -> None:
-    """Close with the request unread."""
+    """Close the connection without reading the request."""
     client.recv(1, socket.MSG_PEEK)
 
 
@@ -84,7 +84,7 @@ def line_of(client: socket.socket) -> bytes:
 
 def test_the_request_is_one_line_and_the_answer_comes_whole(server: Server, ask: Ask) -> None:
     got = []
-    answer = {"schema": 2, "connections": ["x" * 1000] * 3000}  # more than a piece
+    answer = {"schema": 2, "connections": ["x" * 1000] * 3000}  # The answer is longer than one piece
 
     def behave(client: socket.socket) -> None:
         got.append(line_of(client))
@@ -96,7 +96,7 @@ def test_the_request_is_one_line_and_the_answer_comes_whole(server: Server, ask:
 
 
 def test_letters_outside_ascii_take_no_more_room_than_in_a_file(server: Server, ask: Ask) -> None:
-    """The daemon bounds the line, and a policy that has room in it as a file must have room as a question."""
+    """The daemon limits the length of the line. A policy that fits into a file must also fit into a request."""
     got = []
 
     def behave(client: socket.socket) -> None:
@@ -107,11 +107,11 @@ def test_letters_outside_ascii_take_no_more_room_than_in_a_file(server: Server, 
     policy = "# ä\ud800"
     assert ask(server.path, {"policy": policy}, LONG) == {}
     assert json.loads(got[0]) == {"policy": policy}
-    assert len(got[0]) == len('{"policy":"# "}\n') + len("ä".encode()) + 3  # a lone half of a pair takes three
+    assert len(got[0]) == len('{"policy":"# "}\n') + len("ä".encode()) + 3  # An unpaired surrogate takes three bytes
 
 
 def test_a_request_that_is_too_long_to_be_read_is_answered(server: Server, ask: Ask) -> None:
-    """Most of it is still to be sent when the daemon closes: that is no reason to pass over what the daemon said."""
+    """The daemon closes before the client has sent everything. The client must still read the daemon's answer."""
 
     def behave(client: socket.socket) -> None:
         client.recv(1000)
@@ -127,7 +127,10 @@ def test_a_refusal_is_an_answer(server: Server, ask: Ask) -> None:
 
 
 def test_an_older_daemon_answers_without_reading(server: Server, ask: Ask) -> None:
-    """What it did not read resets the connection when it closes; its answer says its version all the same."""
+    """A request that the old daemon does not read resets the connection.
+
+    The client must still read the answer, with the version.
+    """
 
     def behave(client: socket.socket) -> None:
         resetting(client)
@@ -180,7 +183,7 @@ def test_no_answer_in_time(server: Server, ask: Ask) -> None:
 
 @pytest.fixture
 def waiting(server: Server) -> Iterator[list[socket.socket]]:
-    """As many who wait for a daemon that hangs as the kernel lets."""
+    """Fill the daemon's listen queue with clients that wait."""
     server.listener.listen(0)
     clients: list[socket.socket] = []
     with contextlib.suppress(BlockingIOError):
@@ -195,7 +198,7 @@ def waiting(server: Server) -> Iterator[list[socket.socket]]:
 
 @pytest.mark.usefixtures("waiting")
 def test_a_daemon_that_hangs_until_nobody_more_may_wait_does_not_answer_in_time(server: Server, ask: Ask) -> None:
-    """It was an error of the socket: the console said that the answer cannot be read."""
+    """Defect: this was reported as a socket error, and the console said that it could not read the answer."""
     with pytest.raises(TimeoutError):
         ask(server.path, REQUEST, SHORT)
 

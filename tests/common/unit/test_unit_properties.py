@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What systemd knows of a unit."""
+"""Tests for reading the properties of a systemd unit."""
 
 from __future__ import annotations
 

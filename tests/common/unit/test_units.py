@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rates and sizes: what people write, what is refused, and that nothing is lost on the way out and back."""
+"""Tests for rates and sizes: accepted notations, refused ones, and that printing and parsing preserve the value."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_rate(written: object, bits_per_second: int) -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        "5 Mbps",  # bytes to tc(8), bits to most
+        "5 Mbps",  # Bytes to tc(8), bits to most people
         "5 MB/s",
         "5 Mb/s",
         "5 Mbits",

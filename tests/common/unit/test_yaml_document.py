@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every text that is no YAML document of ours gives its author exact, complete lines."""
+"""Tests for parsing YAML documents: the messages for invalid documents are exact and complete."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_aliases_that_expand_without_end_are_bounded() -> None:
     lines = ["a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]"]
     for before, after in zip("abcdefgh", "bcdefghi", strict=True):
         lines.append(f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]")
-    # Of the processor: others may have it for longer than that.
+    # Measure CPU time, because other programs may delay the test.
     start = time.process_time()
     assert problems("\n".join(lines)) == [
         "file.yaml:1: too many values with all aliases expanded; at most 50000 are read"
@@ -133,13 +133,16 @@ def test_merges_that_expand_without_end_are_bounded() -> None:
 
 
 def test_merges_of_merges_are_read_no_deeper_than_other_values() -> None:
-    """Defect: a thousand, which a key given twice keeps from being read before, were an exception."""
+    """Defect: a thousand nested merges raised an exception.
+
+    A duplicate key prevents that they are read one by one before.
+    """
     merges = (f"a: &m{number} {{<<: *m{number - 1}}}" for number in range(1, 2000))
     lines = ["a: &m0 {x: 1}", *merges, "<<: *m1999"]
     assert any("nested too deeply; at most 32 levels are read" in line for line in problems("\n".join(lines)))
 
 
 def test_what_is_called_a_truth_value_and_is_none_is_not_taken_for_false() -> None:
-    """Defect: ``dry_run: !!bool yes`` was false, without a word."""
+    """Defect: ``dry_run: !!bool yes`` was read as false without a message."""
     document = parse_document("a: !!bool yes\nb: !!bool True\nc: !!bool false\n", "file.yaml")
     assert document.data == {"a": "yes", "b": True, "c": False}

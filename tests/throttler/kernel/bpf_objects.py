@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A throttler's BPF objects, and what it set on sockets: reached from outside, as anybody with the right may."""
+"""Access to a throttler's BPF objects, and to the options it set on sockets, from another privileged process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from mptcp_common.bpf import Map
 from mptcp_throttler.kernel.bpf import BIRTHS, LIMITS, PROGRAMS, Bpf, ProgramConstants
 
 _MAP_INFO = struct.Struct("=6I16s")
-"""How struct bpf_map_info (linux/bpf.h) begins: kind, number, bytes of a key and of a value, room, flags, name."""
+"""The first fields of struct bpf_map_info (linux/bpf.h): type, id, key size, value size, maximum entries, flags, name.
+"""
 FOREIGN = {LIMITS: (b"\x07" * 8, b"\1" * 12), BIRTHS: (b"\x80" + bytes(19), b"\1" * 12)}
-"""An entry that no throttler makes."""
+"""For each map, an entry that no throttler makes."""
 _TEST_PROGRAM = Path(__file__).parent / "programs/mptcp_test"
 
 
 def numbers(pid: int, kind: str) -> list[int]:
-    """Return the numbers of the process's own maps or links, in the order of their descriptors; not of iterators, which
-    are attached to nothing."""
+    """Return the ids of the maps or links that the process holds, in the order of its descriptors.
+
+    Iterators are left out, because they are not attached to anything.
+    """
     found = []
     for entry in sorted(Path(f"/proc/{pid}/fdinfo").iterdir(), key=lambda entry: int(entry.name)):
         with suppress(OSError):
@@ -56,7 +59,7 @@ def opened_map(pid: int, name: str) -> Iterator[tuple[Bpf, Map]]:
 
 
 def detach(link: int) -> None:
-    """Detach a program by the number of its link."""
+    """Detach the program with this link id."""
     library = ctypes.CDLL("libbpf.so.1")
     descriptor = library.bpf_link_get_fd_by_id(link)
     try:
@@ -66,7 +69,7 @@ def detach(link: int) -> None:
 
 
 def not_sent_of_all() -> dict[int, int]:
-    """Return TCP_NOTSENT_LOWAT of this namespace's sockets, by cookie."""
+    """Return TCP_NOTSENT_LOWAT of all sockets in this namespace, by socket cookie."""
     subprocess.run(["sh", PROGRAMS / "build", _TEST_PROGRAM.with_suffix(".c")], check=True)
     bpf = Bpf()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fixtures of the throttler's kernel tests: the site of one that runs as a program, and a bare node."""
+"""Fixtures of the throttler's kernel tests: a site with a throttler that runs as a program, and a bare node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_lab.testbed.services import wait_until
 def site(
     request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> Site:
-    """The site of a throttler that runs as a program, once under each backend."""
+    """The site of a throttler that runs as a program, once with each netfilter backend."""
     return make_site(request.param, make_module_testbed, require)
 
 
@@ -36,7 +36,7 @@ def link(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Live
     host.run(["ip", "link", "add", "t0", "type", "veth", "peer", "t1"])
     for device in ("t0", "t1"):
         host.run(["ip", "link", "set", device, "up"])
-    # Which it is later than it is told to be, and what it was like is compared.
+    # The interface comes up later than the command returns, and the tests compare its initial state.
     wait_until(lambda: "state UP" in host.run(["ip", "link", "show", "t0"]).stdout, "t0 is up")
     yield host
     host.run(["ip", "link", "del", "t0"])
@@ -44,7 +44,7 @@ def link(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Live
 
 @pytest.fixture
 def ordinary() -> Iterator[None]:
-    """Be scheduled as an ordinary process, which may change to real time, however the tests themselves were started."""
+    """Run the test with ordinary scheduling and the right to change it, however the tests themselves are scheduled."""
     if subprocess.run(["chrt", "--rr", "1", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this host schedules nothing in real time (chrt --rr 1 true)")
     before = os.sched_getscheduler(0)
@@ -55,6 +55,6 @@ def ordinary() -> Iterator[None]:
 
 @pytest.fixture
 def untouched(site: Site) -> Iterator[None]:
-    """Whatever a test does, its throttler must leave the kernel as it was."""
+    """Check after the test that its throttler has left the kernel unchanged."""
     with untouched_afterwards(site):
         yield

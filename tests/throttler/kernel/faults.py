@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the kernel tests of faults share: traffic that must go on all the while, and how long until all is as it was.
+"""Helpers for the kernel tests of faults: traffic that must not stop, and the time until everything is restored.
 
-Both have a bound that the machine's other work moves: a test must not fail for a suite beside it, and must fail where
-what took a second takes a minute.
+Both have limits that depend on the load of the machine. A test must not fail because another suite runs beside it, but
+it must fail if something that took a second takes a minute.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ from time_limit import slowness
 from mptcp_lab.agent import processors
 
 GENEROUS = 60.0
-"""Seconds: what has to happen within two takes longer on a busy machine."""
+"""Seconds. On a busy machine, even an action that must happen within two seconds may take longer."""
 NEVER = 300
-"""Seconds between two comparisons: what is put right in a test was noticed."""
+"""Seconds between two comparisons with the kernel. In these tests, what the throttler repairs it must have noticed
+itself."""
 AIM = 2.0
-"""Seconds until all is as it was, on a machine that does nothing else."""
+"""Seconds in which everything must be restored, on a machine that is otherwise idle."""
 ATTEMPTS = 3
 LONGEST_GAP = 2.0
-"""Seconds for which traffic may pause: a retransmission or two (RFC 6298), whose timers begin at 0.2 s and double."""
+"""Maximum pause in traffic, in seconds. It allows one or two retransmissions (RFC 6298); their timers start at 0.2 s
+and double."""
 STALL = 0.1
-"""Seconds: a round that takes longer is one in which something stood still."""
+"""Seconds. A round trip that takes longer counts as a pause."""
 
 Interval = tuple[float, float]
-"""Beginning and end, monotonic seconds."""
+"""Beginning and end, in monotonic seconds."""
 Clock = Callable[[], float]
 """Returns monotonic seconds."""
 
 
 class _Rounds:
-    """A byte there and back, over and over; keeps the rounds that took long."""
+    """Sends a byte back and forth repeatedly, and keeps the round trips that took longer than `STALL`."""
 
     def __init__(self, ask: socket.socket, answer: socket.socket | None) -> None:
-        """*answer*: the other end; None where a program is there that sends back what it gets."""
+        """Start. *answer* is the socket of the other end, or None if a program there sends back each byte."""
         self.count = 0
         self.slow: list[Interval] = []
         self.error: OSError | None = None
@@ -73,13 +75,13 @@ class _Rounds:
 
 
 class Pulse:
-    """Traffic that a fault must not stop, and a second one, over the loopback device, that no fault here touches.
+    """Traffic that a fault must not stop, with reference traffic on the loopback device, which no fault here affects.
 
-    Where both pause it was the machine: only what the first one paused beyond that counts.
+    If both pause, the machine was too busy: only the part of a pause that the reference traffic did not have counts.
     """
 
     def __init__(self, client: socket.socket, proxy: socket.socket | None) -> None:
-        """*proxy*: the other end; None where a program is there that sends back what it gets."""
+        """Start. *proxy* is the socket of the other end, or None if a program there sends back each byte."""
         self._beside = _loopback()
         self._rounds, self._reference = _Rounds(client, proxy), _Rounds(*self._beside)
 
@@ -89,11 +91,11 @@ class Pulse:
 
     @property
     def longest(self) -> float:
-        """Seconds of the longest pause that was not the machine's."""
+        """Return the longest pause, in seconds, without the time in which the machine itself was stalled."""
         return longest_gap(tuple(self._rounds.slow), tuple(self._reference.slow))
 
     def stop(self) -> None:
-        """End; raises AssertionError where traffic had stopped, for good or for longer than `LONGEST_GAP`."""
+        """Stop. Raises AssertionError if the traffic had broken off, or had paused for longer than `LONGEST_GAP`."""
         self._rounds.end()
         self._reference.end()
         for each in self._beside:
@@ -111,7 +113,7 @@ def _loopback() -> tuple[socket.socket, socket.socket]:
 
 
 def longest_gap(slow: Sequence[Interval], stalls: Sequence[Interval]) -> float:
-    """Return the seconds of the longest of *slow* without what it shares with *stalls*, none of which overlap."""
+    """Return the length in seconds of the longest of *slow*, without its overlap with *stalls*, which are disjoint."""
     return max((end - begin - sum(_common((begin, end), each) for each in stalls) for begin, end in slow), default=0.0)
 
 
@@ -121,7 +123,7 @@ def _common(one: Interval, other: Interval) -> float:
 
 @contextmanager
 def traffic(ends: tuple[socket.socket, socket.socket | None]) -> Iterator[Pulse]:
-    """Traffic over the connection with these *ends*, which must not stop within."""
+    """Send traffic over the connection with these *ends*. It must not stop within the block."""
     pulse = Pulse(*ends)
     try:
         yield pulse
@@ -132,7 +134,8 @@ def traffic(ends: tuple[socket.socket, socket.socket | None]) -> Iterator[Pulse]
 def seconds_until(holds: Callable[[], bool], timeout: float = GENEROUS, clock: Clock = time.monotonic) -> float:
     """Wait until *holds* and return how long that took by *clock*.
 
-    The look that found it is not counted: of a look at the kernel, by programs, most of the time is theirs.
+    The time of the last, successful check is not counted: most of the time of a check of the kernel is spent in its
+    programs.
     """
     began = looked = clock()
 
@@ -148,7 +151,7 @@ def seconds_until(holds: Callable[[], bool], timeout: float = GENEROUS, clock: C
 def soon_right_again(damage: Callable[[], object], right: Callable[[], bool], clock: Clock = time.monotonic) -> float:
     """Do *damage*, up to three times, until *right* holds within the aim. Return the seconds it took, by *clock*.
 
-    Raises AssertionError where it never did.
+    Raises AssertionError if no attempt was within the aim.
     """
     tried = []
     for _ in range(ATTEMPTS):
@@ -160,7 +163,7 @@ def soon_right_again(damage: Callable[[], object], right: Callable[[], bool], cl
 
 
 class Timed(NamedTuple):
-    """How long something took, and how long it might."""
+    """The time that something took, and the time that was allowed, in seconds."""
 
     seconds: float
     allowed: float
@@ -171,12 +174,12 @@ class Timed(NamedTuple):
 
 
 def timed(holds: Callable[[], bool], clock: Clock = time.monotonic) -> Timed:
-    """Wait until *holds*; how long it might take depends on how much else the machine did meanwhile."""
+    """Wait until *holds*. The allowed time grows with the load of the machine during the wait."""
     before = processors.read()
     took = seconds_until(holds, clock=clock)
     return Timed(took, allowed(processors.usage(before, processors.read()).waiting))
 
 
 def allowed(waiting: float | None) -> float:
-    """Return the aim where somebody waited for a processor in this share of the time; None: nobody knows."""
+    """Return the allowed seconds, if a process waited for a processor in this share of the time. None means unknown."""
     return AIM * slowness(waiting)

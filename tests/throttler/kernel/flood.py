@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Data that flow to a client without end, and at what rate they come in by one of its paths."""
+"""A continuous download to the client, and the rate that arrives on one of its paths."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from faults import GENEROUS
 from throttler_site import Site, connected, until
 
 PIECE, PAUSE = 1 << 16, 0.01
-"""Bytes and seconds: some 50 Mbit/s, ten times the cap of the tests."""
+"""Bytes, and seconds between them: about 50 Mbit/s, ten times the cap of the tests."""
 MOST = 50 * PIECE
-"""Bytes that wait to be sent at the most, after a time in which a busy machine or a full buffer let none be sent."""
+"""Maximum backlog in bytes, after a busy machine or a full buffer has prevented sending for a while."""
 
 
 class Flood:
-    """Data from the proxy to the client, until stopped."""
+    """Sends data from the proxy to the client until it is stopped."""
 
     def __init__(self, client: socket.socket, proxy: socket.socket) -> None:
         self.received = 0
@@ -37,7 +37,7 @@ class Flood:
         while not self._over.wait(PAUSE):
             due = int((time.monotonic() - began) / PAUSE) * PIECE
             sent = max(sent, due - MOST)
-            # A path that is down for a while takes nothing.
+            # A path that is down for a while accepts no data.
             with suppress(TimeoutError):
                 sent += proxy.send(bytes(due - sent))
 
@@ -59,7 +59,7 @@ class Flood:
 
 @contextmanager
 def flood(site: Site, listener: socket.socket) -> Iterator[Flood]:
-    """Data over a connection of its own."""
+    """Send data continuously over a connection of its own."""
     with connected(site, listener) as ends:
         data = Flood(*ends)
         try:
@@ -69,7 +69,7 @@ def flood(site: Site, listener: socket.socket) -> Iterator[Flood]:
 
 
 def incoming_rate(site: Site, network: str, seconds: float) -> float:
-    """Return what comes to the client by its interface in *network* for *seconds*, bit/s."""
+    """Return the rate that the client receives by its interface in *network*, averaged over *seconds*, in bit/s."""
 
     def count() -> tuple[float, int]:
         links = json.loads(site.client.run(["ip", "-j", "-s", "addr", "show", "to", network]).stdout)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * A client on the path of another one, which guesses the HMACs of joins; started in a namespace of its own.
+ * An attacker on the path of a client, which guesses the HMACs of joins. It runs in its own network namespace.
  *
- * Arguments: the device, a file of SYNs (frames, each behind its length, 16 bits), how many of these to send a second.
- * It sees the proxy's SYN/ACK to each, and answers it with the right acknowledgment number and a wrong HMAC (RFC 8684,
- * 3.2). It ends with the first thing that fails.
+ * Arguments: the device, a file of SYNs, and how many of them to send per second. In the file, each frame follows its
+ * length in 16 bits. The program sees the proxy's SYN/ACK to each SYN, and answers it with the right acknowledgment
+ * number and a wrong HMAC (RFC 8684, section 3.2). It exits at the first failure.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -27,7 +27,7 @@ enum {
 	LONGEST = 2048,
 	BUFFER = 1 << 24,
 	PROXY_PORT = 3128,
-	/* Where things stand in a frame of IPv4 without options; GUESS is the size of a third ACK. */
+	/* Offsets in a frame of IPv4 without options. GUESS is the size of the frame of a third ACK. */
 	IP = ETH_HLEN,
 	TCP = IP + 20,
 	OPTION = TCP + 20,
@@ -96,13 +96,13 @@ static void put_checksum(uint8_t *to, uint32_t total)
 	to[1] = (uint8_t)~total;
 }
 
-/* Write into *ack* the third ACK to the proxy's SYN/ACK *answer*. */
+/* Write to *ack* the third ACK for *answer*, a SYN/ACK of the proxy. */
 static void guess(const uint8_t *answer, uint8_t *ack)
 {
-	/* Version and size; don't fragment; 64 hops, TCP. Eleven words of header, ACK, window. */
+	/* IP: version, header size, length, don't fragment, 64 hops, TCP. TCP: header of eleven words, ACK, window. */
 	static const uint8_t ip[] = {0x45, 0, 0, GUESS - IP, 0, 0, 0x40, 0, 64, IPPROTO_TCP};
 	static const uint8_t header[] = {0xb0, 0x10, 0xff, 0xff};
-	/* Kind, size, subtype; its 160 bits of nothing are not the HMAC. */
+	/* Kind, size, subtype. The 160 bits of the HMAC stay zero, which is wrong. */
 	static const uint8_t option[] = {30, 24, 0x10};
 	uint32_t sequence;
 
@@ -133,7 +133,7 @@ static void prepare(struct batch *batch, size_t size)
 	}
 }
 
-/* How many of the messages the kernel takes; a full queue takes fewer. */
+/* Send *messages*, and return how many of them the kernel took: fewer if its queue is full. */
 static unsigned int sent(int raw, struct mmsghdr *messages, unsigned int count)
 {
 	int done = count ? sendmmsg(raw, messages, count, 0) : 0;
@@ -152,7 +152,7 @@ static unsigned int send_syns(int raw, size_t count, uint64_t next, unsigned int
 	return sent(raw, messages, wanted);
 }
 
-/* Answer what has come. Returns how many frames that were. */
+/* Answer the frames received so far, AT_ONCE at most, and return their number; negative if there are none. */
 static int answer(int raw)
 {
 	int came = recvmmsg(raw, received.messages, AT_ONCE, MSG_DONTWAIT, NULL);
@@ -165,7 +165,7 @@ static int answer(int raw)
 	return came;
 }
 
-/* Has the socket hand out the proxy's SYN/ACKs by IPv4 alone: for each guess there comes a reset, too. */
+/* Let the socket receive only the proxy's SYN/ACKs over IPv4: not the resets, with which it answers each guess. */
 static void filter(int raw)
 {
 	struct sock_filter code[] = {
@@ -225,7 +225,7 @@ int main(int argc, char **argv)
 		unsigned int wanted = due < AT_ONCE ? (unsigned int)due : AT_ONCE;
 		int came = answer(raw);
 
-		/* What has come is answered first: the proxy has room for so many handshakes, and then for no more. */
+		/* Answers come first, because the proxy has room for a limited number of unfinished handshakes. */
 		if (came < AT_ONCE)
 			done += send_syns(raw, count, done, wanted);
 		if (came <= 0 && wanted == 0)

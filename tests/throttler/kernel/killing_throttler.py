@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler, which kills itself after one of its changes to the kernel: run as a program by a test.
+"""Run the throttler so that it kills itself after one of its changes to the kernel. A test starts this as a program.
 
     python killing_throttler.py WORDS NUMBER ARGUMENT...
 
-After the first SIGHUP it is ended by SIGKILL as soon as the NUMBER-th change whose description has WORDS in it is made:
-classes and set entries by netlink, nftables, BPF maps. ARGUMENTs are those of mptcp-throttler. The last line that it
-prints says after which change.
+The first SIGHUP starts the count. The process ends itself with SIGKILL after the NUMBER-th change whose description
+contains WORDS. Changes are classes and set entries by netlink, nftables commands, and updates of BPF maps. The
+ARGUMENTs are passed to mptcp-throttler. The last line of output names the change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mptcp_throttler.runtime.daemon import Daemon
 
 
 class Bomb:
-    """Counts changes once it is lit."""
+    """Counts changes after it was lit, and kills the process at the last one."""
 
     def __init__(self, words: str, number: int) -> None:
         self.lit = False

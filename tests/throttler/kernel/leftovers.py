@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the kernel tests of the throttler ask at its end: that nothing of it is left."""
+"""Checks for the end of the throttler's kernel tests: nothing of the throttler is left."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import FILES, PROCESSES, State, differences, without
 
 KEEPERS = (PROCESSES, FILES)
-"""Where the keeper shows, which goes with the last connection and not with the throttler."""
+"""The parts of the state that show the keeper process. It ends with the last connection, not with the throttler."""
 
 
 def nothing_left(before: State, state: Callable[[], State], *, keeper: bool = False) -> None:
-    """Compare *state* with *before*: the kernel and what is held of BPF at once, the rest when the keeper has gone.
+    """Compare *state* with *before*: the kernel and BPF at once, the rest when the keeper has ended.
 
-    With *keeper*, connections go on that need one, and it is not waited for.
+    With *keeper*, remaining connections still need the keeper, and the test does not wait for its end.
     """
     the_same(without(before, *KEEPERS), without(state(), *KEEPERS))
     if keeper:
@@ -28,6 +28,6 @@ def nothing_left(before: State, state: Callable[[], State], *, keeper: bool = Fa
 
 
 def the_same(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise AssertionError, with what differs."""
+    """Raise AssertionError with the differences, if there are any."""
     found = differences(before, after)
     assert not found, "\n".join(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Subflows and targets that the tests of the Netfilter ports write into the kernel."""
+"""Subflows and their targets (class and mark) that the tests of the Netfilter ports write into the kernel."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Programs that are started on a host which lacks something, by real means: what they see is what such a host answers.
+"""Run a program so that it sees a host that lacks a kernel feature or a library. The means are real:
 
-- *system calls* that a seccomp(2) filter refuses with the error of a kernel that was built without the feature;
-- *names* in netlink messages, such as the qdisc htb, that a preloaded library makes unknown ones: the kernel then
-  answers as one that has no such kind;
-- *files* that a mount hides.
+- *system calls*: a seccomp(2) filter refuses them with the error of a kernel built without the feature;
+- *names* in netlink messages, such as the qdisc htb: a preloaded library changes them, and the kernel answers as one
+  that does not know the name;
+- *files*: a mount hides them.
 """
 
 from __future__ import annotations
@@ -102,18 +102,18 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 Refusal = tuple[str, Mapping[int, int], int]
-"""System call, its arguments by index, and the errno."""
+"""A system call, its arguments by index, and the errno."""
 
 
 def refusing(refusals: Sequence[Refusal], argv: Sequence[str]) -> list[str]:
-    """Return *argv* made to run where the kernel refuses system calls."""
+    """Return a command that runs *argv* with a kernel that refuses these system calls."""
     numbers = SYSCALLS[os.uname().machine]
     rules = [(numbers[name], sorted(arguments.items()), error) for name, arguments, error in refusals]
     return [sys.executable, "-I", "-c", _FILTER.format(rules=rules), *argv]
 
 
 def hiding_library(directory: Path) -> Path:
-    """Compile and return the library that makes the name in HIDDEN unknown to the kernel."""
+    """Compile and return the library that changes the name in HIDDEN, so that the kernel does not know it."""
     source, library = directory / "hide.c", directory / "hide.so"
     source.write_text(_HIDE)
     run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"])
@@ -121,7 +121,7 @@ def hiding_library(directory: Path) -> Path:
 
 
 def without_files(pattern: str, directory: Path, argv: Sequence[str]) -> list[str]:
-    """Return *argv* made to run where the shared libraries with names like *pattern* are not there."""
+    """Return a command that runs *argv* without the shared libraries whose names match *pattern*."""
     script = f"""\
 set -e
 for folder in /usr/lib/*-linux-gnu; do

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the tests of traffic control share: a pair of interfaces, what is put on it, and what is seen of it."""
+"""Helpers for the kernel tests of traffic control: HTB classes, root qdiscs of others, and a dump of the result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ROOTS = {
 
 
 def dump(host: LiveNode) -> str:
-    """Return what tc and ip say of t0, the counters aside."""
+    """Return the output of tc and ip about t0, without counters."""
     text = "".join(
         host.run(argv).stdout
         for argv in (
@@ -68,7 +68,7 @@ async def limit_gso(tc: HtbTrafficControl, size: int) -> None:
 
 
 async def with_classes(state: Path) -> None:
-    """Take both interfaces, make the classes, and stop without cleaning up."""
+    """Take over both interfaces, make the classes, and end without cleaning up."""
     tc = HtbTrafficControl(["t0", "t1"], Ownership(), state)
     await tc.prepare()
     await limit_gso(tc, 6250)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client that joins at a port which the proxy announces (ADD_ADDR with a port, RFC 8684, 3.4.1), on a real kernel."""
+"""Tests for a client that joins at a port announced by the proxy (ADD_ADDR with a port, RFC 8684, 3.4.1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def announced(site: Site, untouched: None) -> Iterator[None]:
 
 
 def subflows(status: Path) -> dict[int, list[dict[str, Any]]]:
-    """Return the subflows of the only connection by the proxy's port, once all three are there."""
+    """Return the subflows of the only connection, by the proxy's port, as soon as it has all three."""
     found: dict[int, list[dict[str, Any]]] = {}
 
     def complete() -> bool:
@@ -40,20 +40,20 @@ def subflows(status: Path) -> dict[int, list[dict[str, Any]]]:
 
 @pytest.mark.nightly(besides=("nftables",))
 def test_a_join_at_an_announced_port_is_capped(site: Site) -> None:
-    """Defect: it carried what the cap kept from the other subflow of its path, unless the port was in listen_ports."""
+    """Defect: unless its port was in listen_ports, the join had no cap, and carried what the cap kept from its path."""
     with running(site) as throttler, listening(site) as listener, connected(site, listener):
 
         def capped() -> dict[str, str | None]:
             found = subflows(throttler.socket)
             return {entry(each): each["classid"] for each in found[PORT] + found[ANNOUNCED] if each["rate"]}
 
-        # The client joins there from its first path, which the policy caps.
+        # The client joins at the announced port from its first path, which has a cap.
         until(lambda: len(site.entries()) == 2 and site.entries() == capped())
         found = subflows(throttler.socket)
         assert {each["path"]: each["rate"] for each in found[ANNOUNCED]} == {"ethernet": 5_000_000}
 
 
 def entry(subflow: dict[str, Any]) -> str:
-    """Return what names *subflow* in the kernel's set."""
+    """Return the key of *subflow* in the result of `Site.entries`."""
     address, _, port = subflow["remote"].rpartition(":")
     return f"{address} {port}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A socket sends into the class of its cap from its first segment on: before the throttler knows of the connection."""
+"""Tests that a socket sends into the class of its cap from its first segment on, before the throttler knows it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _needs(require: Any) -> None:
 
 @contextmanager
 def suspended(throttler: Throttler) -> Iterator[None]:
-    """Have the throttler see nothing and do nothing."""
+    """Stop the throttler's process, so that it sees nothing and does nothing."""
     throttler.process.signal(signal.SIGSTOP)
     try:
         yield
@@ -44,19 +44,19 @@ def running_until_killed(site: Site) -> Iterator[None]:
 
 
 def classes_of_sockets(site: Site) -> list[str]:
-    """Return SO_PRIORITY of the subflows, where it is a class of ours."""
+    """Return the SO_PRIORITY of the subflows for which it is a class of the throttler."""
     shown = site.proxy.run(["ss", "-tnH", "--tos", "state", "established", "sport", "=", ":3128"]).stdout
     return re.findall(r"class_id:(0x4d50\w{4})", shown)
 
 
 def bounds(site: Site) -> set[int]:
-    """Return TCP_NOTSENT_LOWAT of the sockets for which somebody set one; MPTCP sets the highest on its subflows."""
+    """Return the TCP_NOTSENT_LOWAT that was set on sockets. MPTCP itself sets the maximum on its subflows."""
     with site.proxy.entered():
         return set(not_sent_of_all().values()) - {0, 0xFFFFFFFF}
 
 
 def capped_bytes(site: Site) -> int:
-    """Return what the class of the cap has sent."""
+    """Return the bytes that the class of the cap has sent."""
     shown = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
     found = re.search(r"class htb 4d50:(?!fff)\w+ .*\n Sent (\d+) bytes", shown)
     assert found is not None, shown
@@ -69,7 +69,7 @@ def test_the_first_segments_go_through_the_class_before_there_is_an_entry(site: 
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
         with suspended(throttler), site.client.link_down("wlan0"), connection(site, family) as (client, proxy):
-            # What is exchanged by then has one byte of data each way; no ACK and no FIN belongs into the class.
+            # Each end has sent one byte of data so far. ACKs and FINs do not go into the class.
             assert capped_bytes(site) < 200
             for _ in range(10):
                 proxy.sendall(bytes(SEGMENT))
@@ -118,7 +118,7 @@ def test_a_client_with_one_path_leaves_the_class_as_soon_as_that_is_known(site: 
             proxy.sendall(bytes(SEGMENT))
             assert client.recv(SEGMENT)
             assert capped_bytes(site) == before
-        # Its entry goes with it.
+        # The entry is removed with the connection.
         until(lambda: not site.uncapped())
 
 

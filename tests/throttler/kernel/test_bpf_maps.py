@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""BPF maps, many entries at a time: what is set is taken out once, and a full map is an error in words."""
+"""Tests for BPF maps in batches: each entry is drained once, and a full map raises an error with a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_common.kernel_error import KernelError
 pytestmark = pytest.mark.kernel
 
 ROOM = 5000
-"""More than are taken out at a time."""
+"""More entries than one batch drains."""
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the laboratory says of BPF on TCP sockets, by a program of its own, is what becomes of the throttler's."""
+"""Tests that the laboratory's own probe for BPF on TCP sockets predicts whether the throttler's BPF programs work."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SocketPacing(Ownership()).close()
 
 
 def works(rights: str, *argv: str) -> bool:
-    """Run Python with *argv* in a network namespace of its own, with these *rights* alone."""
+    """Run Python with *argv* in a new network namespace, with only these *rights*. Return whether it succeeds."""
     command = ["unshare", "--net", "setpriv", f"--bounding-set={rights}", sys.executable, "-I", *argv]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 1), done.stderr
-    # Neither of the two must fail for want of what it is made of.
+    # Neither program may fail because a Python module is missing.
     assert "ImportError" not in done.stderr
     assert "No module" not in done.stderr
     return done.returncode == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whatever of ours somebody breaks in the kernel is found by the next comparison and put right; docs/contract.md."""
+"""Tests that the next comparison repairs everything that another program breaks in the kernel (docs/contract.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mptcp_throttler.kernel.bpf import BIRTHS, LIMITS
 pytestmark = pytest.mark.kernel
 
 BACK_WITHIN = 60.0
-"""Seconds, for a comparison every second, on a busy machine."""
+"""Seconds until a repair on a busy machine. The throttler compares every second."""
 
 
 @dataclass
@@ -35,16 +35,16 @@ class Scene:
         return self.site.proxy.run(["sh", "-c", command]).stdout
 
     def kernel(self) -> str:
-        """Return all that is in the kernel by name, less what differs by itself or when a device is made anew."""
+        """Return a dump of the kernel without values that change by themselves or when a device is made anew."""
         text = re.sub(
             r"counter packets \d+ bytes \d+|packets \d+ bytes \d+|link/ether \S+|initval \S+|^\d+: ",
             "",
             self.site.kernel_dump(),
             flags=re.M,
         )
-        # The kernel numbers qdiscs from 8000 on, and what is made anew comes last.
+        # The kernel numbers qdiscs from 8000 on, and lists the newest ones last.
         lines = re.sub(r"\b[89a-f][0-9a-f]{3}:", "8000:", text).splitlines()
-        # A link has its local address a second or two after it was made, and another one each time.
+        # A link gets its link-local address a second or two after it was made, and a different one each time.
         return "\n".join(
             sorted(
                 line.rstrip()
@@ -54,7 +54,7 @@ class Scene:
         )
 
     def settled(self) -> bool:
-        """Whether no cap is anticipated any more, and the kernel has those of the connection both ways."""
+        """Return whether no cap is anticipated any longer, and the kernel has the caps in both directions."""
         shown = ask(self.throttler.socket)
         return (
             both_known(self.throttler.socket)
@@ -64,12 +64,12 @@ class Scene:
         )
 
     def warnings(self) -> int:
-        """Return how often the daemon said that something was not as it had left it."""
+        """Return how often the daemon logged that the kernel's state differed from its own."""
         return self.throttler.process.output().count("WARNING")
 
     @property
     def pid(self) -> int:
-        """Of the daemon: it holds descriptors of its BPF programs and maps."""
+        """The daemon's process ID. The process holds the descriptors of its BPF programs and maps."""
         return self.throttler.process.pid
 
 
@@ -103,7 +103,7 @@ OF_IPTABLES = {
     "rules": "iptables-legacy -t mangle -F POSTROUTING",
     "rules of IPv6": "ip6tables-legacy -t mangle -F POSTROUTING",
     "entries": "ipset flush mptcp-throttler-4-3128",
-    # The throttler may put a rule back before the sets are gone.
+    # The throttler may restore a rule before the sets are destroyed, so the command tries repeatedly.
     "sets": "for i in 1 2 3 4 5 6 7 8 9; do iptables-legacy -t mangle -F; ip6tables-legacy -t mangle -F;"
     " ipset destroy 2>/dev/null && exit; done; exit 1",
 }
@@ -172,7 +172,7 @@ def test_the_entries_of_bpf_maps_come_back(scene: Scene, name: str) -> None:
         bpf.delete_batch(table, b"".join(before))
         bpf.update_batch(table, *FOREIGN[name])
         until(lambda: FOREIGN[name][0] not in dict(bpf.entries(table)), timeout=BACK_WITHIN)
-        if name == BIRTHS:  # limits on sockets change by themselves
+        if name == BIRTHS:  # The limits on sockets change by themselves, so they are not compared
             until(lambda: dict(bpf.entries(table)) == before, timeout=BACK_WITHIN)
 
 

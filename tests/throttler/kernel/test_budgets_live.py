@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Budgets on real transfers: what is counted, across kill -9 too, when the cap begins, and the command quota."""
+"""Tests for budgets with real transfers: the counted volume, also across kill -9, the start of the cap, and quota."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SMALL, BIG = 100_000, 20_000_000
 
 @dataclass
 class Site(ThrottledSite):
-    """Origin, proxy, a throttler's configuration, and what downloads brought."""
+    """Origin, proxy, the configuration of a throttler, and counts of downloaded bytes."""
 
     origin: Origin
 
@@ -51,7 +51,7 @@ class Site(ThrottledSite):
         return self.curl(self.origin.url(name, family=family), "-w", "%{size_download} %{size_header}\n", family=family)
 
     def download(self, name: str, family: int = 4) -> int:
-        """Download; return the bytes that came, header and body."""
+        """Download a file. Return the received bytes of header and body."""
         return sum(map(int, self.testbed["client"].run(self.command(name, family), timeout=90).stdout.split()))
 
     def received(self) -> int:
@@ -94,7 +94,7 @@ def test_every_byte_counts_of_one_download_and_of_many_short_ones(site: Site, fa
 def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
     throttler = site.begin("5 GB")
     before = site.received()
-    # What a socket carries that ends between two throttlers is counted by nobody: it lasts 200 seconds.
+    # Bytes of a socket that ends while no throttler runs are not counted, so the download must last (200 seconds).
     client = site.testbed["client"].popen([*site.command("endless"), "--limit-rate", "2M"])
     for megabytes in (2, 6, 10):
         wait_until(lambda least=megabytes: site.used() > least * 1e6, "it is counted")  # type: ignore[misc]
@@ -109,7 +109,7 @@ def test_a_kill_in_mid_transfer_neither_loses_nor_doubles(site: Site) -> None:
 
 
 def lifted(throttler: Throttler) -> bool:
-    """Tell whether a cap was ever taken off."""
+    """Return whether a cap was ever lifted."""
     return "lifted" in {each["kind"] for each in ask(throttler.socket, {"query": "events"}, ANSWER)["events"]}
 
 
@@ -128,7 +128,7 @@ def test_the_cap_begins_after_the_volume_and_goes_with_a_reset(site: Site) -> No
         assert not lifted(throttler)
         reset = site.quota("reset", "--rule", "volume")
         assert reset.stdout == "reset: 1 volume\n"
-        # It comes back once the next 8 MB are through, which takes less than a second.
+        # The cap returns after the next 8 MB, which take less than a second.
         wait_until(lambda: lifted(throttler), "the cap goes")
     finally:
         site.abort(client)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The capture socket on an interface with traffic of others: what it counts, and what it says of directions."""
+"""Tests for the capture socket on an interface with other traffic: its counters, and the direction of segments."""
 
 from __future__ import annotations
 

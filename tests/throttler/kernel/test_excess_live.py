@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client that joins with more subflows than are tracked escapes no cap, though the kernel takes any number."""
+"""Tests with a client that joins with more subflows than the throttler tracks: it evades no cap."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ rules:
 MOST = TrackerLimits().max_subflows_per_connection
 WANTED = 20
 SOL_MPTCP, MPTCP_INFO, TOKEN = 284, 1, 12
-"""linux/mptcp.h, and the offset in struct mptcp_info."""
+"""From linux/mptcp.h; the last one is an offset in struct mptcp_info."""
 SUBFLOW_CREATE, ADDRESS, TOKEN_OF, REMOTE = 10, 1, 4, 6
 FAMILY, ID, ADDRESS_4, ADDRESS_6, PORT = 1, 2, 3, 4, 5
-"""linux/mptcp_pm.h"""
+"""From linux/mptcp_pm.h."""
 NETLINK_GENERIC = 16
-"""linux/netlink.h"""
+"""From linux/netlink.h."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Site(ThrottledSite):
 
     @contextmanager
     def connection(self, family: int) -> Iterator[socket.socket]:
-        """Open a connection whose client decides itself, in user space, which subflows it joins with."""
+        """Open a connection whose client has a user-space path manager. The test then decides about its subflows."""
         client = self.testbed["client"]
         client.run(["sysctl", "-qw", "net.mptcp.pm_type=1"])
         with ExitStack() as stack:
@@ -61,7 +61,7 @@ class Site(ThrottledSite):
             yield connected
 
     def join(self, connected: socket.socket, family: int, count: int) -> None:
-        """Have the client join with *count* more subflows, over its paths in turn."""
+        """Join *count* more subflows from the client, alternating between its paths."""
         client = self.testbed["client"]
         token = connected.getsockopt(SOL_MPTCP, MPTCP_INFO, 64)[TOKEN : TOKEN + 4]
         with client.entered():
@@ -84,7 +84,10 @@ class Site(ThrottledSite):
         return attribute(FAMILY, struct.pack("=H", kind)) + attribute(ADDRESS_4 if v4 else ADDRESS_6, packed)
 
     def ends(self) -> set[tuple[bytes, int]]:
-        """Return the client's address and port of each subflow that the proxy's kernel has: two may have one port."""
+        """Return the client's address and port of each subflow in the proxy's kernel.
+
+        Two subflows may have the same port.
+        """
         with self.node.entered():
             diagnostics = SocketDiagnostics((3128,))
             found = {(each.four_tuple.remote, each.four_tuple.remote_port) for each in diagnostics.subflows()}
@@ -139,7 +142,7 @@ def test_of_more_subflows_than_are_tracked_those_beyond_are_closed_and_the_other
 
 
 def test_so_it_is_where_the_listener_is_of_ipv4_alone(site: Site) -> None:
-    """The addresses of its sockets are other ones for the kernel than where the listener is for both families."""
+    """To the kernel, the addresses of an IPv4 listener's sockets differ from those of a dual-stack listener."""
     site.proxy.process.stop(60)
     with site.node.entered():
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)

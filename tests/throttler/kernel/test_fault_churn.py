@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Subflows join and go over one connection that is held, as many as there is time for: none missed, nothing kept."""
+"""Tests in which subflows join and leave a connection at a high rate: the throttler misses none and forgets all."""
 
 from __future__ import annotations
 
@@ -30,17 +30,21 @@ rules:
 """
 SECONDS = 15.0
 ADDRESSES = [f"10.77.2.{last}" for last in range(100, 104)]
-"""That come and go as endpoints of the client's path manager, all together; it has 8 at most, four of them always."""
+"""Addresses that are added as endpoints of the client's path manager, and deleted, all together. The path manager has
+at most 8 endpoints, four of which stay."""
 THEIRS = "10.77.2.100/30"
-"""These four."""
+"""These four addresses as one network."""
 PAUSE = 0.02
-"""Seconds for their handshakes."""
+"""Seconds for the handshakes of the joins."""
 ENOUGH = 300
-"""Joins, however long they take."""
+"""Minimum number of joins. The test goes on until it has them."""
 
 
 class Endpoints:
-    """Of the client: one program that takes commands, for starting one takes longer than a join."""
+    """Sends commands about the client's endpoints to one running program.
+
+    Starting a program for each command would take longer than a join.
+    """
 
     def __init__(self, site: Site) -> None:
         command = ["ip", "netns", "exec", site.client.namespace, "ip", "-force", "-batch", "-"]
@@ -59,22 +63,22 @@ class Endpoints:
 
 
 def joins(site: Site) -> int:
-    """Return how many third ACKs of joins the proxy's kernel has taken, since it began."""
+    """Return how many third ACKs of joins the proxy's kernel has accepted since it started."""
     return site.proxy.mib()["MPTcpExtMPJoinAckRx"]
 
 
 def subflows(site: Site) -> set[str]:
-    """Return the client's end of each that the proxy's kernel has on the listening port."""
+    """Return the client's end of each subflow that the proxy's kernel has on the listening port."""
     lines = site.proxy.run(["ss", "-tnH", "state", "established", "sport", "=", ":3128"]).stdout.splitlines()
     ends = (line.split()[-1].rpartition(":") for line in lines)
     return {f"{address.strip('[]').removeprefix('::ffff:')} {port}" for address, _, port in ends}
 
 
 def has_left(site: Site) -> bool:
-    """Have the client end what it still has of the addresses that come and go; return whether the proxy has none.
+    """End the client's sockets at the changing addresses. Return whether the proxy has no subflow from them.
 
-    Where a join and the deletion of its endpoint cross in the client's kernel, the subflow might stay at both ends.
-    That was not seen; it would be no fault of the throttler's.
+    If a join and the deletion of its endpoint happen at the same time in the client's kernel, the subflow might stay at
+    both ends. This was never seen, and the throttler could not prevent it.
     """
     site.client.run(["ss", "-KtnH", "src", THEIRS, "dport", "=", ":3128"])
     return not any(end.split()[0] in ADDRESSES for end in subflows(site))
@@ -117,7 +121,7 @@ def test_none_is_missed_and_nothing_is_kept(
             )
             endpoints = Endpoints(site)
             ends = time.monotonic() + SECONDS
-            # Whoever waits for the processor does less in that time, and goes on.
+            # A busy machine makes fewer joins in that time; the loop then continues.
             while time.monotonic() < ends or joins(site) - before <= ENOUGH:
                 assert time.monotonic() < ends + GENEROUS, joins(site)
                 endpoints.do(
@@ -134,7 +138,7 @@ def test_none_is_missed_and_nothing_is_kept(
                 until(lambda: has_left(site), timeout=GENEROUS)
                 until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
             except AssertionError as late:
-                # Whose fault it is shows in what each of both kernels still has.
+                # Show the sockets of both kernels, so that the log tells which end is at fault.
                 listings = [
                     end.run(["ss", "-tnHie", port, "=", ":3128"]).stdout
                     for end, port in ((site.proxy, "sport"), (site.client, "dport"))
@@ -151,6 +155,6 @@ def test_none_is_missed_and_nothing_is_kept(
             assert (last["overflows"], last["disagreements"]) == (first["overflows"], first["disagreements"])
             until(lambda: maps() == held, timeout=GENEROUS)
             shown = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
-            # One for each client address, however often it came; an idle one stays for a while.
+            # One class per client address, however often it joined. An idle class stays for a while.
             assert 2 <= shown.count("rate 5Mbit ceil 5Mbit") <= 2 + len(ADDRESSES), shown
         until(lambda: not site.entries() and maps() == (0, 0), timeout=GENEROUS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The clock is set by a day and back, and the host gets another time zone, beside traffic under a cap.
+"""Tests with traffic under a cap while the clock is set by a day and back, or the host gets another time zone.
 
-The clock is the daemon's alone: a preloaded library shifts what the kernel says of it, by seconds that stand in a file.
+Only the daemon's clock changes: a preloaded library adds the seconds in a file to the kernel's time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("untouched")]
 
 DAY = 86_400
 NOON = datetime(2026, 11, 18, 11, 0, tzinfo=UTC)
-"""A Wednesday, noon in Berlin, and the daemon's time at its start."""
+"""Noon in Berlin on a Wednesday. It is the daemon's time when it starts."""
 FAR_AWAY = Path("/usr/share/zoneinfo/Pacific/Auckland")
-"""Where it is midnight then, and Thursday."""
+"""In this zone it is midnight at that time, and Thursday begins."""
 POLICY = """\
 version: 1
 time_zone: Europe/Berlin
@@ -107,7 +107,7 @@ time_t time(time_t *where)
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Path:
-    """The library that shifts the clock by the seconds in the file CLOCK_SHIFT."""
+    """The library that shifts the clock by the seconds in the file named by CLOCK_SHIFT."""
     require("gcc")
     directory = tmp_path_factory.mktemp("clock")
     source, made = directory / "shift.c", directory / "shift.so"
@@ -123,7 +123,7 @@ class Clock:
     file: Path
 
     def set(self, when: datetime) -> None:
-        # In place: the daemon has it mapped.
+        # Write in place, because the daemon has mapped the file into memory.
         with self.file.open("r+b" if self.file.exists() else "wb") as file:
             file.write(struct.pack("q", round(when.timestamp() - time.time())))
 
@@ -137,7 +137,7 @@ def clock(site: Site) -> Clock:
 
 @contextmanager
 def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Iterator[Process]:
-    """A throttler with this *clock* and, as its /etc/localtime, *local_time*."""
+    """Run a throttler with this *clock*, and with *local_time* as its /etc/localtime."""
     site.policy.write_text(POLICY)
     process = site.proxy.popen(
         [program("mptcp-throttler"), "run", "--config", str(site.config)],
@@ -149,7 +149,7 @@ def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Ite
     try:
         yield process
     except BaseException:
-        print(process.output())  # pytest shows it beside what failed
+        print(process.output())  # pytest shows it beside the failure
         raise
     finally:
         code = process.stop(GENEROUS)
@@ -165,7 +165,7 @@ def local_time(site: Site) -> Path:
 
 
 def always_capped(site: Site, *more: str) -> bool:
-    """Whether these, too, are capped; raises AssertionError where the cap that is always there is not."""
+    """Return whether exactly *more* are capped besides `ALWAYS`. Raises AssertionError if `ALWAYS` is not capped."""
     found = clients(site.entries())
     assert ALWAYS in found, found
     return found == sorted((ALWAYS, *more))
@@ -189,20 +189,20 @@ def test_a_clock_that_is_set_by_a_day_and_back(
 
 @pytest.mark.nightly
 def test_another_local_time_zone_moves_no_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
-    """Their zone is the policy's own."""
+    """The windows of a policy use the policy's own time zone."""
     if not FAR_AWAY.exists():
         pytest.skip(f"NOT TESTED: there is no {FAR_AWAY}")
     with throttling(site, library, clock, local_time) as process, connection(site) as ends, traffic(ends):
         until(lambda: clients(site.entries()) == [ALWAYS, IN_THE_WINDOW], timeout=GENEROUS)
         local_time.write_bytes(FAR_AWAY.read_bytes())
-        # What the daemon sees, and what its C library makes of it.
+        # Check that the daemon sees the new zone, and that its C library applies it.
         shown = run(["nsenter", "--target", str(process.pid), "--mount", "date", "+%Z"]).stdout.strip()
         assert shown in ("NZDT", "NZST")
         for seconds in (0, 3600, 0):
-            # The clock moves as well, within the window: everything is decided anew.
+            # The clock moves, too, within the window, so that the throttler decides everything anew.
             clock.set(datetime.fromtimestamp(NOON.timestamp() + seconds, UTC))
             deadline = time.monotonic() + 2
             until(lambda: always_capped(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023
-        # Still by the policy's zone: in Berlin it is Tuesday, 23:00, at the far end Wednesday, 11:00.
+        # The policy's zone still counts: it is Tuesday, 23:00, in Berlin, and Wednesday, 11:00, in Auckland.
         clock.set(datetime(2026, 11, 17, 22, 0, tzinfo=UTC))
         until(lambda: always_capped(site), timeout=GENEROUS)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What somebody else changes of ours is noticed when the kernel tells of it, and said with a name; or by the clock."""
+"""Tests in which another program changes the throttler's kernel objects.
+
+The throttler learns of the change by a notice of the kernel and logs the program's name, or finds it at the next
+periodic comparison.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from mptcp_throttler.kernel.bpf import BIRTHS
 pytestmark = pytest.mark.kernel
 
 PROGRAMS = 2
-"""Of the throttler: limits on sockets, and what they carried."""
+"""Number of the throttler's BPF programs: one limits sockets, the other counts what they carried."""
 DOWNLOADS, UPLOADS = "inet mptcp_throttler", "netdev mptcp_throttler"
 Damage = Callable[[], object]
 Right = Callable[[], bool]
@@ -38,7 +42,7 @@ class Scene:
     pulse: Pulse
 
     def shaped(self) -> bool:
-        """Whether all that a capped subflow needs is there, read from the kernel."""
+        """Return whether everything that a capped subflow needs is in the kernel."""
         if not (self.in_sets() if self.site.backend == "iptables" else self.in_table(DOWNLOADS, "vmap @v6")):
             return False
         command = "tc qdisc show; tc class show dev wan0; tc class show dev mptcp-up"
@@ -64,7 +68,7 @@ class Scene:
         return rules.count("--comment mptcp-throttler") == 4 and clients(self.site.entries()) == ["10.77.1.2"]
 
     def in_table(self, table: str, rule: str) -> bool:
-        """Whether *table* has *rule* and the connection's entry; the tables of both directions look much alike."""
+        """Return whether *table* has *rule* and the connection's entry. The tables of both directions look similar."""
         listing = self.site.proxy.run(["nft", "-n", "list", "table", *table.split()], check=False).stdout
         return all(words in listing for words in (rule, "vmap @v4", "10.77.1.2 . "))
 
@@ -81,7 +85,7 @@ def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Tes
     require("htb", "nftables", "ifb", "bpf-pacing")
     backend, interval = request.param
     site = make_site(backend, make_module_testbed, require)
-    # The kernel does not say by whom an interface was changed: ours stays as it is.
+    # The kernel does not say which program changed an interface, so the throttler leaves its own unchanged here.
     settings = {"netfilter": backend, "verify_interval": interval, "gso_max_size": "keep"}
     write_throttler_config(site.proxy, site.policy, settings=settings)
     site.policy.write_text(EVERYTHING)
@@ -130,12 +134,12 @@ def each(damage: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
 
 
 def told_of(backend: str) -> pytest.MarkDecorator:
-    """Take a throttler that compares upon notices only."""
+    """Use a throttler that compares its state with the kernel only after a notice."""
     return pytest.mark.parametrize("scene", [(backend, NEVER)], indirect=True, ids=[f"{backend}-notices"])
 
 
 def by_the_clock(backend: str) -> pytest.MarkDecorator:
-    """Take a throttler that compares every second, not every ten: that is the longest it takes with the default."""
+    """Use a throttler that compares every second instead of every ten. Ten seconds is the longest delay by default."""
     return pytest.mark.parametrize("scene", [(backend, 1)], indirect=True, ids=[f"{backend}-clock"])
 
 
@@ -173,7 +177,7 @@ def test_what_we_change_ourselves_is_not_taken_for_anothers(scene: Scene) -> Non
 
 
 def attached_again(scene: Scene, place: int) -> tuple[Damage, Right]:
-    """Detach the program at *place* of the throttler's."""
+    """Detach the throttler's program at *place* in the order of its links. It must be attached again."""
     pid, detached = scene.throttler.process.pid, [0]
 
     def damage() -> None:
@@ -184,7 +188,7 @@ def attached_again(scene: Scene, place: int) -> tuple[Damage, Right]:
 
 
 def entries_again(scene: Scene, damaged: Callable[[dict[bytes, bytes]], dict[bytes, bytes]]) -> tuple[Damage, Right]:
-    """Have the map of births what *damaged* makes of it."""
+    """Change the entries of the map of births to what *damaged* returns for them. The old entries must come back."""
     pid = scene.throttler.process.pid
     with opened_map(pid, BIRTHS) as (bpf, table):
         before = dict(bpf.entries(table))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Interfaces that go down, are renamed, removed and made anew: said once, shaped again when they are back."""
+"""Tests for interfaces that go down, are renamed, or are removed and made anew.
+
+The throttler reports it once, and shapes them again when they are back.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ GONE = "there is no interface extra0"
 
 @pytest.fixture(scope="module")
 def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
-    """A throttler's configuration for wan0, by which the client comes, and extra0, to which everything happens."""
+    """The configuration of a throttler for wan0, which the client uses, and extra0, which the tests change."""
     require("htb", "nftables")
     testbed = make_module_testbed()
     policy = testbed.directory / "policy.yaml"
-    # Of what is tried again each second and fails nothing else tells.
+    # Only debug messages report an action that is retried every second and has failed again.
     settings = {"netfilter": "nftables", "verify_interval": NEVER, "log_level": "debug"}
     config = write_throttler_config(testbed["proxy"], policy, interfaces=("wan0", "extra0"), settings=settings)
     return Site(testbed, "nftables", policy, config)
@@ -33,14 +36,14 @@ def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @pytest.fixture
 def throttler(host: Site) -> Iterator[Throttler]:
-    """At work on extra0, whatever that is, and traffic on wan0; afterwards nothing of it is on any interface."""
+    """A throttler with extra0 and with traffic on wan0. After the test, nothing of it is left on any interface."""
     host.policy.write_text(POLICY)
     made(host)
     try:
         with running(host) as throttler, connection(host) as ends, traffic(ends):
             until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=GENEROUS)
             yield throttler
-            # What became of the one changed nothing of the other.
+            # The changes to extra0 did not affect wan0.
             assert clients(host.entries()) == ["10.77.1.2"]
             assert is_shaped(host, "wan0")
         assert "4d50" not in run(host, "tc qdisc show")
@@ -55,12 +58,12 @@ def run(host: Site, command: str) -> str:
 
 def made(host: Site, peer: str = "extra1") -> None:
     run(host, f"ip link add extra0 type veth peer {peer}; ip link set {peer} up; ip link set extra0 up")
-    # Which it is later than it is told to be, and what it was like is compared.
+    # The interface comes up later than the command returns, and the tests compare its initial state.
     until(lambda: "state UP" in run(host, "ip link show extra0"), timeout=GENEROUS)
 
 
 def made_anew(host: Site, throttler: Throttler) -> None:
-    """Make extra0, which may have been made already: then the throttler is told first that it is gone."""
+    """Make extra0. If it exists, first remove it and wait until the throttler has noticed."""
     if "extra0" in run(host, "ip link show extra0"):
         said = throttler.process.output().count(GONE)
         run(host, "ip link del extra0")
@@ -69,7 +72,7 @@ def made_anew(host: Site, throttler: Throttler) -> None:
 
 
 def opened_in_vain(throttler: Throttler) -> None:
-    """Wait until the capture on extra0 was opened in vain twice more."""
+    """Wait until opening the capture on extra0 has failed twice more."""
 
     def attempts() -> int:
         return throttler.process.output().count("capture on extra0: ")
@@ -132,7 +135,7 @@ def test_what_an_interface_had_is_put_back_though_another_has_its_name(host: Sit
 
 
 def test_an_interface_that_the_settings_name_no_more_after_a_kill_is_as_before(host: Site, require: Any) -> None:
-    """Defect: it stayed shaped, its segments small and its uploads looked up, until the successor was stopped."""
+    """Defect: it kept its shaping, small segments and upload rules until the next throttler was stopped."""
     require("ifb", "nft-ingress")
     host.policy.write_text(POLICY.replace("throttle:", "direction: both\n    throttle:"))
     made(host)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The interface of a capped subflow goes down, is renamed, or is removed and made anew, with data flowing over it.
+"""Tests in which the interface of a capped subflow with traffic goes down, is renamed, or is removed and made anew.
 
-The proxy has an interface for each path: wan0 for Ethernet, which nothing happens to, and wan1 for Wi-Fi, whose subflow
-has the cap. Traffic over Ethernet is never blocked, and when wan1 is back, the cap is right there.
+The proxy has one interface per path: wan0 for Ethernet, which stays as it is, and wan1 for Wi-Fi, whose subflow has the
+cap. Traffic over Ethernet must never stop, and when wan1 is back, the cap must be correct there.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ rules:
     throttle: {rate: 5 Mbit/s}
 """
 TOPOLOGY = paths((20 * MBIT, 30 * MBIT), proxy_interfaces=True)
-"""Ethernet carries less than there is to send, so that there is always some for Wi-Fi."""
+"""Ethernet carries less than the sender offers, so that there is always data for Wi-Fi."""
 WIFI = "10.77.2.0/24"
 CAPPED, TOLERANCE, LEAST = 5_000_000, 1.5, 200_000
-"""bit/s; the path carries 30 Mbit/s. A busy machine forwards in bursts, and little."""
+"""bit/s. The path carries 30 Mbit/s. A busy machine forwards in bursts, and slowly."""
 ROUTES = "ip address replace 10.77.18.2/24 dev wan1; ip route replace 10.77.2.0/24 via 10.77.18.1 dev wan1"
-"""What goes with an interface, and who administers the host puts back."""
+"""The address and route that vanish with an interface. An administrator would restore them."""
 IPPROTO_TCP = 6
 
 
@@ -49,9 +49,9 @@ class Scene:
     site: Site
     throttler: Throttler
     data: Flood
-    """Over both paths."""
+    """Data over both paths."""
     pulse: Pulse
-    """Over Ethernet alone, in plain TCP."""
+    """Plain TCP traffic over Ethernet only."""
 
     def run(self, command: str) -> str:
         return self.site.proxy.run(["sh", "-c", command]).stdout
@@ -60,7 +60,7 @@ class Scene:
         return "class htb 4d50:10 " in self.site.proxy.run(["tc", "class", "show", "dev", name], check=False).stdout
 
     def is_capped_right(self) -> bool:
-        """Whether Wi-Fi carries no more than the cap allows, and carries something."""
+        """Return whether Wi-Fi carries data, and not more than the cap allows."""
         rate = incoming_rate(self.site, WIFI, 1.0)
         print(f"Wi-Fi carries {rate / 1e6:.1f} Mbit/s")
         return LEAST < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The real daemon is killed right after one of its changes to the kernel, while data flow and a soft cap is under way.
+"""Tests in which the daemon is killed right after one of its changes to the kernel, while a soft cap is under way.
 
-What is in the kernel then is consistent, the next throttler adopts it and caps as the policy says, and after another
-kill ``cleanup`` leaves nothing.
+The state in the kernel is then consistent, the next throttler adopts it and caps as the policy says, and after another
+kill ``cleanup`` leaves nothing. Traffic flows all the time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mptcp_lab.testbed.services import Throttler, throttler_mounts
 pytestmark = pytest.mark.kernel
 
 CAPPED = POLICY.replace("{rate: 5 Mbit/s}", "{rate: 5 Mbit/s, share: connection}")
-"""The class is made with the entry, not when the policy is loaded."""
+"""With ``share: connection``, the class is made together with the entry, not when the policy is loaded."""
 ETHERNET = "10.77.1.0/24"
 WITHOUT = "version: 1\nrules: []\n"
 RATE, TOLERANCE = 5_000_000, 1.5
-"""bit/s of the cap; a busy machine forwards in bursts."""
+"""Rate of the cap in bit/s, and tolerance, because a busy machine forwards in bursts."""
 KILLING = Path(__file__).with_name("killing_throttler.py")
 MOMENTS = {
     "a class without its queue and entry": (WITHOUT, CAPPED, "set class", 1),
@@ -37,17 +37,17 @@ MOMENTS = {
     "an entry": (WITHOUT, CAPPED, "add 1 ", 1),
     "a class whose entry is gone": (CAPPED, WITHOUT, "remove 1 ", 1),
 }
-"""The policy before and after the reload; after which change the throttler is killed."""
+"""For each test: the policy before and after the reload, and the change after which the throttler is killed."""
 
 
 def consistent(site: Site) -> bool:
-    """Whether each class that an entry names is there."""
+    """Return whether each class that an entry names exists."""
     classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     return all(re.search(rf"class htb {classid} ", classes) for classid in site.entries().values())
 
 
 def killed(site: Site, policies: tuple[str, str], words: str, number: int) -> str:
-    """Run a throttler until it kills itself; return after which change."""
+    """Run a throttler until it kills itself. Return the change after which it did."""
     before, after = policies
     site.policy.write_text(before)
     process = site.proxy.popen(
@@ -73,7 +73,7 @@ def adopted(site: Site, listener: socket.socket, former: dict[str, str]) -> Thro
     throttler = site.start()
     until(lambda: ask(throttler.socket)["in_step"] and clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
     assert consistent(site)
-    # A class that an entry named is used again: no cap is taken off and put on.
+    # A class that an entry names is used again, so that the cap is never lifted.
     assert not former or site.entries() == former
     classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     assert classes.count("rate 5Mbit ceil 5Mbit") == 1, classes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""kill -9 at any moment, with reloads and new subflows under way: traffic goes on, and so does the next throttler."""
+"""Tests with kill -9 at random moments, during reloads and new subflows. Traffic and a new throttler must go on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def named_classes_are_there(site: Site) -> bool:
 
 @pytest.mark.nightly(besides=("iptables",))
 def test_no_kill_leaves_an_entry_without_its_class(site: Site) -> None:
-    # From the start-up's first steps to a reload in full flight.
+    # From the first steps of the start to the middle of a reload.
     moments = random.Random(11).sample([0.3 + 0.35 * step for step in range(12)], KILLS)
     with listening(site) as listener, connected(site, listener) as ends, traffic(ends) as pulse:
         for number, moment in enumerate(moments):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A disk that is really full, or really read-only, and pages that are really damaged, under the ledger.
+"""Tests for the ledger on a disk that is really full or read-only, and with pages that are really damaged.
 
-It is said, caps go on, nothing counts twice, and nothing is lost that can be written later.
+The throttler reports the fault and keeps its caps, counts nothing twice, and loses nothing that it can write later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COUNTED = f"""\
     budget: {{period: month, per: client, count: down, steps: [{{after: 5 GB, throttle: {{rate: 2 Mbit/s}}}}]}}
 """
 AMOUNT, PIECE = 300_000, 10_000
-"""Bytes; a piece is waited for before the next."""
+"""Bytes. The sender waits for each piece to arrive before it sends the next one."""
 PROGRAM = """
 import subprocess, sys
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_a_disk_that_is_full_or_read_only(
 ) -> None:
     require("root")
     directory = tmp_path_factory.mktemp("ledger")
-    # Its own mount namespace ends with the program.
+    # The mount is in a mount namespace that ends with the program.
     mounted = 'mount -t tmpfs -o size=1m,mode=0700 tmpfs "$1" && exec "$2" -I -c "$3" "$1"'
     command = ["unshare", "--mount", "sh", "-c", mounted, "sh", str(directory), sys.executable, PROGRAM]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
@@ -103,7 +103,7 @@ def test_a_disk_that_is_full_or_read_only(
 
 @pytest.fixture
 def disk(site: Site, require: Callable[..., None]) -> Iterator[Path]:
-    """A disk for the ledger alone, and the policies of these tests beside it."""
+    """A disk that contains only the ledger. The policies of these tests are elsewhere."""
     require("bpf-pacing")
     with small_disk(site.testbed.directory / "ledger-disk", 0o700) as disk:
         settings = {"netfilter": site.backend, "ledger": str(disk / "ledger.sqlite")}
@@ -112,7 +112,7 @@ def disk(site: Site, require: Callable[..., None]) -> Iterator[Path]:
 
 
 def carry(site: Site, listener: socket.socket) -> None:
-    """Have `AMOUNT` bytes downloaded, over a connection of its own."""
+    """Download `AMOUNT` bytes over a new connection."""
     with connected(site, listener) as (client, proxy):
         for _ in range(AMOUNT // PIECE):
             proxy.sendall(bytes(PIECE))
@@ -122,7 +122,7 @@ def carry(site: Site, listener: socket.socket) -> None:
 
 
 def used(site: Site) -> int:
-    """Return what the ledger has, which nobody opens for writing here."""
+    """Return the bytes counted in the ledger, without opening it for writing."""
     shown = site.throttler("quota", "show", "--json").stdout
     assert shown.startswith("["), shown
     return sum(each["used"] for each in json.loads(shown))
@@ -144,18 +144,18 @@ def test_a_full_disk_beside_traffic(site: Site, disk: Path) -> None:
         carry(site, listener)
         assert "10.77.1.2" in clients(site.entries())
         assert used(site) == written
-        # A policy with budgets needs what is held back.
+        # A reload of a policy with budgets needs the counts that could not be written.
         throttler.process.signal(signal.SIGHUP)
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
         assert "10.77.1.2" in clients(site.entries())
         filling.unlink()
         until(lambda: used(site) >= written + AMOUNT, timeout=GENEROUS)
         until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
-        # Once, whatever was tried in between.
+        # The messages appear once, however often writing was tried in between.
         said = throttler.process.output()
         assert said.count("what budgets count is written later") == 1, said
         assert said.count("what budgets count is written again") == 1, said
-        # That of the connection which has ended goes later.
+        # The entry of the connection that has ended is removed later.
         assert "10.77.1.2" in clients(site.entries())
         assert used(site) < written + 3 * AMOUNT, "nothing counts twice"
 
@@ -166,7 +166,7 @@ def test_a_budget_on_a_read_only_disk_is_refused_beside_traffic(site: Site, disk
     with running(site) as throttler, connection(site) as ends, traffic(ends):
         until(lambda: both_known(throttler.socket), timeout=GENEROUS)
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
-        # Whether it may be written is a property of the mount as well, and the throttler has its own.
+        # Each mount has its own read-only flag, and the throttler has its own mount.
         remount = ["nsenter", "--target", str(throttler.process.pid), "--mount", "mount", "-o"]
         subprocess.run([*remount, "remount,ro", disk], check=True)
         site.policy.write_text(COUNTED)
@@ -183,7 +183,10 @@ def test_a_budget_on_a_read_only_disk_is_refused_beside_traffic(site: Site, disk
 
 @pytest.fixture
 def failing_disk(site: Site, require: Callable[..., None]) -> Iterator[Callable[[], object]]:
-    """A disk for the ledger alone; what is yielded has the file system find an error, and be read-only from then on."""
+    """A disk that contains only the ledger.
+
+    Yields a function that triggers a file system error, which makes it read-only.
+    """
     require("bpf-pacing")
     mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if mkfs is None:
@@ -209,7 +212,7 @@ def failing_disk(site: Site, require: Callable[..., None]) -> Iterator[Callable[
 
 @contextmanager
 def ended(throttler: Throttler) -> Iterator[Throttler]:
-    """Whatever becomes of the test, the throttler does not outlive it."""
+    """End the throttler after the test, also if the test fails."""
     try:
         yield throttler
     finally:
@@ -249,7 +252,7 @@ def test_a_disk_that_becomes_read_only_while_budgets_are_written(
 
 
 def damage(ledger: Path) -> bytes:
-    """Write over all pages of the database but the first, and return what they were."""
+    """Overwrite all pages of the database except the first. Return their previous content."""
     with closing(sqlite3.connect(ledger, timeout=10, isolation_level=None)) as database:
         ((page,),) = database.execute("PRAGMA page_size").fetchall()
         until(lambda: all_pages_in_the_file(database, ledger), timeout=GENEROUS)
@@ -265,7 +268,10 @@ def damage(ledger: Path) -> bytes:
 
 
 def all_pages_in_the_file(database: sqlite3.Connection, ledger: Path) -> bool:
-    """Move all pages from the write-ahead log into *ledger*; where that is done nobody writes until the ROLLBACK."""
+    """Move all pages from the write-ahead log into *ledger*. Return whether that succeeded.
+
+    If so, nobody else can write before the ROLLBACK.
+    """
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     database.execute("BEGIN IMMEDIATE")
     if not ledger.with_name(ledger.name + "-wal").stat().st_size:
@@ -282,7 +288,7 @@ def repair(ledger: Path, pages: bytes) -> None:
 
 
 def forget_pages(ledger: Path) -> None:
-    """Change the first page: whoever has the database open then reads all anew."""
+    """Change the first page, so that every process that has the database open reads all pages again."""
     with closing(sqlite3.connect(ledger, timeout=10, isolation_level=None)) as database:
         ((version,),) = database.execute("PRAGMA user_version").fetchall()
         database.execute(f"PRAGMA user_version = {version + 1}")

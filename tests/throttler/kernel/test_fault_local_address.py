@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An address of the proxy's host to which a capped subflow goes is removed, and comes back, with data flowing.
+"""Tests in which a local address of the proxy, used by a capped subflow with traffic, is removed and restored.
 
-The proxy announces a second address (ADD_ADDR, RFC 8684, 3.4.1), to which the client joins from Ethernet: that path,
-which has the cap, then has two subflows, one to each address. Whoever removes an address may remove what announces it
-as well; the kernel then closes the subflow, and the client joins anew when both are back. Otherwise the subflow waits.
+The proxy announces a second address (ADD_ADDR, RFC 8684, 3.4.1), and the client joins it from Ethernet. Ethernet has
+the cap, and now has two subflows, one to each address. If the announcing endpoint is removed with the address, the
+kernel closes the subflow, and the client joins anew when both are restored. Otherwise the subflow waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.kernel
 
 SECOND, ETHERNET, WIFI = "10.77.8.20", "10.77.1.0/24", "10.77.2.0/24"
 CAPPED, TOLERANCE, LEAST = 5_000_000, 1.5, 200_000
-"""bit/s; the paths carry 100 and 30 Mbit/s. A busy machine forwards in bursts, and little."""
+"""bit/s. The paths carry 100 and 30 Mbit/s. A busy machine forwards in bursts, and slowly."""
 IPPROTO_TCP = 6
 ADDRESS = f"ip address {{}} {SECOND}/24 dev wan0"
 ENDPOINT = {"add": f"ip mptcp endpoint add {SECOND} id 9 signal", "del": "ip mptcp endpoint delete id 9"}
@@ -37,15 +37,15 @@ class Scene:
     site: Site
     throttler: Throttler
     data: Flood
-    """Over all paths."""
+    """Data over all paths."""
     pulse: Pulse
-    """Over Ethernet to the first address, in plain TCP, which no cap holds back."""
+    """Traffic over Ethernet to the first address. It is plain TCP, so no cap applies."""
 
     def run(self, command: str) -> None:
         self.site.proxy.run(["sh", "-c", command])
 
     def subflows(self) -> dict[str, str]:
-        """Return of the client's ends on Ethernet that have their cap the proxy's address, as the status has it."""
+        """Map the client's end of each capped Ethernet subflow to the proxy's address, according to the status."""
         shown = ask(self.throttler.socket)["connections"]
         every = [each for connection in shown for each in connection["subflows"] if each["path"] == "ethernet"]
         capped = [each for each in every if each["rate"] == CAPPED]
@@ -53,7 +53,7 @@ class Scene:
         return {f"{address} {port}": local.rpartition(":")[0] for (address, _, port), local in ends}
 
     def sockets(self) -> dict[str, str]:
-        """Return the same as the kernel has it."""
+        """Map the same ends according to the kernel."""
         listed = self.site.proxy.run(["ss", "-HOtn", "state", "established", "dst", ETHERNET]).stdout
         found = {}
         for line in listed.splitlines():
@@ -69,7 +69,7 @@ class Scene:
         return self.site.proxy.run(["ss", "-HOtni", "src", local, "dst", remote]).stdout
 
     def is_right(self, subflows: int) -> bool:
-        """Whether Ethernet has so many subflows, each with its cap, as kernel and status say alike, and keeps to it."""
+        """Return whether Ethernet has *subflows* subflows, all capped in kernel and status, and keeps to the cap."""
         found = self.subflows()
         if len(found) != subflows or found != self.sockets() or found.keys() != self.site.entries().keys():
             return False
@@ -78,12 +78,12 @@ class Scene:
         return LEAST < rate < CAPPED * TOLERANCE
 
     def received(self) -> int:
-        """Return the bytes that came to the client from the second address."""
+        """Return the number of bytes that the client received from the second address."""
         said = self.site.client.run(["ss", "-HOtni", "dst", SECOND]).stdout
         return sum(int(each) for each in re.findall(r"bytes_received:(\d+)", said))
 
     def goes_on(self) -> None:
-        """What goes over the other path, and beside, is not held up."""
+        """Check that traffic over the other path and the plain TCP traffic continue."""
         rounds = self.pulse.count
         self.data.goes_on()
         until(lambda: incoming_rate(self.site, WIFI, 1.0) > LEAST, timeout=GENEROUS)
@@ -117,7 +117,7 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
 def test_it_goes_alone_and_its_subflow_waits(scene: Scene) -> None:
     scene.run(ADDRESS.format("del"))
     scene.goes_on()
-    # The kernel has the subflow, which may go on at any time: so has its cap.
+    # The kernel keeps the subflow, which may continue at any time. The throttler must therefore keep its cap.
     until(lambda: scene.is_right(2), timeout=GENEROUS)
     stopped = scene.received()
     scene.goes_on()
@@ -137,7 +137,7 @@ def test_it_goes_with_its_announcement_and_its_subflow_with_it(scene: Scene) -> 
     assert set(scene.subflows().values()) == {scene.site.proxy.address("wan0")}
     scene.run(f"{ADDRESS.format('add')}; {ENDPOINT['add']}")
     until(lambda: scene.is_right(2), timeout=GENEROUS)
-    # A new one, which has its cap like the one before.
+    # The client joined with a new subflow, which has a cap like the one before.
     assert joined.isdisjoint(end for end, local in scene.subflows().items() if local == SECOND)
     until(lambda: scene.received() > 100_000, timeout=GENEROUS)
     scene.goes_on()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""That what measures faults can fail: a pause that is the machine's is none of traffic's, any other is."""
+"""Tests that the helpers for fault tests can fail: a pause counts unless the machine itself was stalled."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def test_an_idle_machine_has_the_aim_and_a_busy_one_a_bound() -> None:
 
 
 def test_what_is_never_right_again_soon_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time after 0.3 s, by a clock that goes on with each look; a tenth of a second was wanted, and the processors
-    of the test's machine do not count."""
+    """The damage is repaired after 0.3 s, by a clock that advances with each check, but the aim is 0.1 s.
+
+    The load of the machine is ignored.
+    """
     monkeypatch.setattr(faults, "AIM", 0.1)
     monkeypatch.setattr(time_limit, "BUSY", 1)
     now = 0.0
@@ -58,7 +60,7 @@ def test_what_is_never_right_again_soon_fails(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(AssertionError, match="right again within none"):
         soon_right_again(damage, right, lambda: now)
     assert len(damaged) == faults.ATTEMPTS
-    # Once is enough.
+    # A single attempt within the aim is enough.
     took = soon_right_again(damage, lambda: len(damaged) > 4 or right(), lambda: now)
     assert took == 0
     assert len(damaged) == 5
@@ -67,7 +69,7 @@ def test_what_is_never_right_again_soon_fails(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("pause", [0.0, LONGEST_GAP + 1])
 def test_traffic_that_pauses_for_long_fails(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
     if pause:
-        # What the machine stands still within the pause does not count.
+        # Part of the pause may be subtracted because the machine stalled, so the limit is far below the pause.
         monkeypatch.setattr(faults, "LONGEST_GAP", 0.2)
     client, proxy = socket.socketpair()
     pauses = iter([0.0] * 10 + [pause])
@@ -77,7 +79,7 @@ def test_traffic_that_pauses_for_long_fails(pause: float, monkeypatch: pytest.Mo
             time.sleep(next(pauses, 0.0))
             proxy.sendall(got)
 
-    # Closed before the executor waits for its thread, which reads from them.
+    # The sockets are closed before the executor waits for its thread, which reads from them.
     with ThreadPoolExecutor(1) as pool, client, proxy:
         answering = pool.submit(answer)
         pulse = Pulse(client, None)

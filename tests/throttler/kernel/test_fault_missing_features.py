@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""On a host that lacks something the throttler refuses with one line and status 1, or says what it does without."""
+"""Tests on a host that lacks a feature: the throttler refuses with one line and status 1, or reports the lack."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ AT_WORK = "throttling on wan0 with "
 
 @dataclass(frozen=True)
 class Lack:
-    """What a host has not, and what is said of it."""
+    """A feature that the host lacks, and the message about it."""
 
     line: str
     name: str | None = None
-    """In messages to the kernel."""
+    """A name in netlink messages that the kernel does not know."""
     refusals: tuple[Refusal, ...] = ()
     files: str | None = None
     empty: str | None = None
-    """A directory with nothing in it."""
+    """A directory that is empty on this host."""
     netfilter: str = "iptables"
     policy: str = POLICY
     runs: str | None = None
-    """It goes on, with this backend."""
+    """If not None, the throttler runs nevertheless, with this backend."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -157,7 +157,7 @@ def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 
 def on_a_host_with(lack: Lack, directory: Path, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return *argv* made to run on a host with that *lack*, and the environment for it."""
+    """Return *argv* changed so that it runs on a host with that *lack*, and the environment for it."""
     argv, env = list(argv), {}
     if lack.name is not None:
         env = {"LD_PRELOAD": str(hiding_library(directory)), "HIDDEN": lack.name}
@@ -169,7 +169,7 @@ def on_a_host_with(lack: Lack, directory: Path, argv: Sequence[str]) -> tuple[li
 
 
 def start(host: Site, lack: Lack, directory: Path) -> Process:
-    """Start a throttler on a host with that *lack*, and wait until it has begun its work or ended."""
+    """Start a throttler on a host with that *lack*, and wait until it works or has ended."""
     write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter, **lack.settings})
     host.policy.write_text(lack.policy)
     argv, env = on_a_host_with(lack, directory, [program("mptcp-throttler"), "run", "--config", str(host.config)])
@@ -197,7 +197,7 @@ def test_one_line_says_what_is_missing(host: Site, tmp_path: Path, lack: Lack) -
 
 
 BEFORE_THE_START = {**LACKS, "forwarding at ingress": Lack("", "fwd", policy=UPLOADS)}
-"""The daemon would meet the last one with the first upload that it caps."""
+"""Without a check, the daemon would notice the last one only at the first upload that it caps."""
 MISSED_BY_CHECK = {
     "libpcap": "libpcap cannot be loaded: ",
     "libnftables": "libnftables cannot be loaded: ",
@@ -228,14 +228,13 @@ MISSED_BY_DOCTOR = {
     "forwarding at ingress": {"nftables ingress": "warn"},
     "netfilter": {"iptables": "fail", "nftables": "fail", "nftables ingress": "warn"},
 }
-"""Its lines, and what it says in them: it does not know whether a rule is for uploads, nor which backend is wanted."""
+"""The doctor's lines and their status. The doctor knows neither the policy (uploads) nor the configured backend."""
 
 
 @pytest.mark.nightly(besides=("HTB", "libpcap"))
 @pytest.mark.parametrize("name", MISSED_BY_CHECK)
 def test_check_says_it_before_the_start(host: Site, tmp_path: Path, name: str) -> None:
-    """Defect: of a kernel without HTB, without the backend that was asked for, or IFB for uploads, it said that there
-    are no errors."""
+    """Defect: it found no errors on a kernel that lacked HTB, the configured backend, or IFB for uploads."""
     lack, words = BEFORE_THE_START[name], MISSED_BY_CHECK[name]
     write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter})
     host.policy.write_text(lack.policy)
@@ -245,7 +244,7 @@ def test_check_says_it_before_the_start(host: Site, tmp_path: Path, name: str) -
         process = host.proxy.popen(argv, name="check", env=env)
         status, said = process.wait(60), process.output()
         assert status == (1 if lacking and lack.runs is None else 0), said
-        # That nobody listens here, nor is near, is said as well.
+        # Ignore the messages that no proxy listens here, and that no client's network is near.
         besides = " errors", "nobody listens", "note: paths: "
         told = [line for line in said.splitlines() if not any(each in line for each in besides)]
         assert [words in each for each in told] == [True] * (lacking and bool(words)), said
@@ -263,8 +262,10 @@ def test_a_kernel_without_ifb_is_good_for_a_policy_without_uploads(host: Site, t
 @pytest.mark.nightly(besides=("HTB",))
 @pytest.mark.parametrize("name", MISSED_BY_DOCTOR)
 def test_the_doctor_of_the_proxy_says_it_too(host: Site, tmp_path: Path, name: str) -> None:
-    """Defect: it had no line of IFB, socket diagnostics, packet sockets and nftables at ingress; without nfnetlink
-    libnftables ended its trial, and nothing was told of."""
+    """Defect: it did not mention IFB, socket diagnostics, packet sockets and nftables at ingress.
+
+    Without nfnetlink, libnftables ended the doctor's process, and nothing was reported.
+    """
     expected = MISSED_BY_DOCTOR[name]
     argv, env = on_a_host_with(BEFORE_THE_START[name], tmp_path, [program("mptcp-proxy"), "doctor", "--json"])
     process = host.proxy.popen(argv, name="doctor", env=env)
@@ -289,8 +290,7 @@ def test_without_multipath_tcp_it_says_so_and_waits(host: Site, tmp_path: Path) 
 def test_switched_off_a_listener_from_before_goes_on_with_multipath_tcp_and_caps_and_a_new_one_cannot_be(
     host: Site, tmp_path: Path
 ) -> None:
-    """Defect: it was said that no connection has a second subflow, and that rules with min_subflows 1 cap those with
-    one."""
+    """Defect: the log said that no connection has a second subflow, and that min_subflows 1 caps those with one."""
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
     with listening(host) as listener, host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
         process = start(host, Lack("", runs="iptables"), tmp_path)
@@ -315,7 +315,7 @@ def test_of_a_kernel_without_multipath_tcp_plain_connections_pass_and_are_capped
         received = 0
         while received < 100_000:
             received += len(client.recv(100_000))
-        # The daemon has read the segments that its capture passed.
+        # The daemon has read the segments that passed its capture filter.
         status_socket = Path(throttler_mounts(host.proxy)["/run/mptcp-throttler"]) / STATUS_SOCKET
         until(lambda: ask(status_socket)["counters"]["observers"]["segments"] > 0, timeout=GENEROUS)
         status = ask(status_socket)
@@ -331,7 +331,7 @@ def test_without_path_manager_events_the_sockets_say_what_is_capped(host: Site, 
     process = start(host, replace(LACKS["path-manager events"], settings={"verify_interval": 600}), tmp_path)
     with connection(host):
         until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=GENEROUS)
-    # An entry stays for a while, in case its subflow still has data under way.
+    # An entry stays for a while, in case data of its subflow are still in flight.
     until(lambda: not host.entries(), timeout=DRAIN_SECONDS + GENEROUS)
     process.signal(15)
     assert process.wait(60) == 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Storms that overflow every buffer from which the throttler reads: its picture is the kernel's soon afterwards.
+"""Tests in which bursts of connections overflow every buffer that the throttler reads: its state is soon correct again.
 
-The buffers are as small as the kernel makes them, and the throttler is stopped (SIGSTOP) while connections come and
-go: what it then has not heard of is lost for good, and no periodic comparison comes to its help.
+The buffers have the kernel's minimum size, and the throttler is stopped (SIGSTOP) while connections open and close. The
+events are therefore lost, and no periodic comparison repairs the state.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mptcp_lab.testbed.services import Throttler, python_command, throttler_moun
 pytestmark = pytest.mark.kernel
 
 COUNT = 150
-"""Connections of one storm, with two subflows each."""
+"""Connections of one storm. Each has two subflows."""
 ROUNDS = 3
-# The daemon itself, with buffers that hold a few messages.
+# The daemon itself, with buffers that hold only a few messages.
 DAEMON = """
 import sys
 from mptcp_throttler.kernel import capture, notices
@@ -50,7 +50,7 @@ while True:
     connection, _ = listener.accept()
     threading.Thread(target=serve, args=(connection,), daemon=True).start()
 """
-# Each line it is given is a number: it has so many connections then, the oldest of which are closed.
+# Each input line is a number: the program opens that many connections, and then closes the previous ones.
 CLIENT = """
 import socket, sys
 proxy, port, pipe = sys.argv[1:]
@@ -69,7 +69,7 @@ for line in open(pipe):
 
 
 class Storm:
-    """Connections that all come and all go at once."""
+    """Connections that all open, and all close, at once."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -82,7 +82,7 @@ class Storm:
         self._rounds = 0
 
     def blow(self, count: int) -> None:
-        """Open *count* connections, and close those that there were."""
+        """Open *count* connections, and then close the previous ones."""
         self._rounds += 1
         with self._pipe.open("a") as pipe:
             pipe.write(f"{count}\n")
@@ -92,7 +92,7 @@ class Storm:
 
 
 def in_the_kernel(site: Site) -> set[str]:
-    """Return the clients' ends of all subflows."""
+    """Return the client's end of every subflow that the kernel has."""
     listing = site.proxy.run(["ss", "-Htn", "state", "established", "sport", "=", f":{PORT}"]).stdout
     return {line.split()[3].replace("[::ffff:", "").replace("]", "") for line in listing.splitlines()}
 
@@ -124,7 +124,7 @@ def throttler(site: Site) -> Iterator[Throttler]:
 
 @contextmanager
 def beside_the_storm(site: Site) -> Iterator[None]:
-    """Traffic of a connection of its own, with two subflows, to the server of the storm."""
+    """Exchange data with the storm's server over a separate connection with two subflows."""
     with site.client.entered():
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
     with client:
@@ -153,7 +153,7 @@ def blow(storm: Storm, site: Site, throttler: Throttler) -> None:
         process.signal(signal.SIGSTOP)
         try:
             storm.blow(count)
-            # Joins come a moment later.
+            # The joins arrive a moment later.
             wait_until(partial(has, 2 + 2 * count), "both subflows", timeout=GENEROUS)
             site.proxy.run(["tc", "qdisc", "del", "dev", "wan0", "root"])
         finally:
@@ -162,7 +162,7 @@ def blow(storm: Storm, site: Site, throttler: Throttler) -> None:
         capped = {end.replace(":", " ") for end in wanted if end.startswith("10.77.1.")}
 
         def made_good(wanted: set[str] = wanted, capped: set[str] = capped) -> bool:
-            # Entries of what has ended stay a while, in case it still has data under way.
+            # Entries of ended subflows stay for a while, in case data are still in flight.
             return in_the_status(throttler) == wanted and site.entries().keys() >= capped and is_shaped(site)
 
         tried.append(timed(made_good))
@@ -170,7 +170,7 @@ def blow(storm: Storm, site: Site, throttler: Throttler) -> None:
     assert any(each.within_aim for each in tried), tried
     counters = ask(throttler.socket)["counters"]["observers"]
     said = process.output()
-    # It really was lost, and nobody was left to guess.
+    # Events really were lost, and the test does not merely assume it.
     assert counters["kernel_events_lost"] >= ROUNDS - 1
     assert counters["segments_dropped"] > COUNT
     assert "path-manager events lost" in said

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Somebody gives one of two interfaces a root that could not be put back: the other one goes on, new caps and all.
+"""Tests in which one of two interfaces gets a root qdisc that could not be restored: caps on the other one go on.
 
-The proxy has an interface for each path. What is capped leaves by wan0; it is wan1 to which it happens.
+The proxy has one interface per path. Capped traffic leaves by wan0; the root qdisc is put on wan1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ rules:
     throttle: {rate: 5 Mbit/s, share: connection}
 """
 THEIRS = "qdisc pfifo_head_drop 7: root"
-"""Of a kind that is not put back, and that one command makes: there is no moment in which it could be taken."""
+"""A kind of qdisc that the throttler does not replace. A single command makes it, so that there is no moment without
+it."""
 REFUSED = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be put back exactly"
 LEFT_OUT = "until it can be taken, wan1 is not shaped; the others are"
 BACK = "wan1 can be taken again: it is shaped"
@@ -48,13 +49,13 @@ class Scene:
         return self.throttler.process.output().count(words)
 
     def refuses(self) -> None:
-        """Have a root on wan1 that is not ours, and wait until that was noticed."""
+        """Put a foreign root qdisc on wan1, and wait until the throttler has noticed it."""
         before = self.said(REFUSED)
         tc(self.site, "qdisc replace dev wan1 root handle 7: pfifo_head_drop limit 100")
         until(lambda: self.said(REFUSED) > before, timeout=GENEROUS)
 
     def capped(self, count: int) -> bool:
-        """Whether so many connections have a cap, each its own."""
+        """Return whether *count* connections have a cap, each with a class of its own."""
         entries = self.site.entries()
         return clients(entries) == ["10.77.1.2"] * count and set(entries.values()) == caps(self.site, "wan0")
 
@@ -82,7 +83,7 @@ def site(make_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @contextmanager
 def at_work(site: Site) -> Iterator[Scene]:
-    """A throttler on both interfaces, and a connection that has its cap, over which bytes go to and fro."""
+    """Run a throttler on both interfaces, with a capped connection that carries traffic."""
     with ExitStack() as stack:
         throttler = stack.enter_context(running(site))
         listener = stack.enter_context(listening(site))
@@ -97,7 +98,7 @@ def at_work(site: Site) -> Iterator[Scene]:
 
 
 def test_new_caps_come_on_the_other_and_it_is_shaped_again(site: Site) -> None:
-    """Defect: no cap that needed a class of its own came on any interface, as long as one refused."""
+    """Defect: while one interface refused, new caps that needed a class of their own were set on no interface."""
     before = site.state()
     with at_work(site) as scene:
         scene.refuses()
@@ -108,7 +109,7 @@ def test_new_caps_come_on_the_other_and_it_is_shaped_again(site: Site) -> None:
         assert (scene.said(LEFT_OUT), scene.said(BACK)) == (1, 0)
 
         def removed() -> None:
-            if THEIRS not in tc(site, "qdisc show dev wan1"):  # another attempt
+            if THEIRS not in tc(site, "qdisc show dev wan1"):  # This is another attempt.
                 scene.refuses()
             tc(site, "qdisc del dev wan1 root")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Thousands of forged segments a second beside an honest client: no cap moves, memory and processor stay bounded."""
+"""Tests with thousands of forged segments a second beside an honest client: caps stay, and the cost is bounded."""
 
 from __future__ import annotations
 
@@ -35,43 +35,45 @@ from mptcp_throttler.mptcp.segment import parse_frame
 pytestmark = pytest.mark.kernel
 SECONDS, PER_SECOND, BURST = 5.0, 10_000, 100
 LEAST_PER_SECOND = PER_SECOND / 5
-"""On average from the first to the last: what a busy machine could not send in time is sent as soon as it can be.
-The rate that was reached is printed. The bound is no higher, for sender, proxy and throttler share the processors with
-whatever else runs."""
+"""Required average rate of the whole flood, segments per second. A busy machine sends late, then catches up. The test
+prints the rate that was reached. The limit is this low because sender, proxy and throttler share the processors with
+other programs."""
 LEAST_GUESSES = PER_SECOND / 2
-"""A second, refused by the kernel: two processors refuse all 10,000 beside other work."""
+"""Guessed HMACs that the kernel must refuse per second. Two processors refuse all 10,000 even beside other work."""
 PATIENCE = 120.0
-"""Seconds for that."""
+"""Seconds in which the flood must reach that rate."""
 BACKLOG = 4096
-"""What Squid asks for. With less the kernel begins to send SYN cookies, and knows few joins by these."""
+"""Length of the listen queue, as in Squid. With a shorter one the kernel would send SYN cookies and recognize few
+joins."""
 WRONG_HMAC = "MPTcpExtMPJoinAckHMacFailure"
 FRAMES = 4000
-"""Different ones."""
+"""Number of different frames."""
 LEAST_READ = LEAST_PER_SECOND * SECONDS
-"""Segments that the throttler reads, at the least: it reads for half the time of a processor."""
+"""Minimum number of segments that the throttler must read. It reads for half of the time of a processor."""
 MOST_COST = 15.0
-"""What the daemon takes for a segment at the most, all that it does beside included, in times that reading one takes
-alone: another machine, or another time, takes twice as long for both. Beside busy loops, where fewer are read at a
-time, it came to 9.6."""
+"""Maximum CPU time of the daemon for one segment, with everything else that it does, relative to the time that only
+parsing a segment takes. The ratio does not depend on the speed of the machine. Beside busy loops, when the daemon reads
+fewer segments at once, it was 9.6."""
 MOST_RESYNCS = 0.5
-"""A second: one each three ``verify_interval``, 6 s here. Segments that were dropped need none."""
+"""Maximum number of comparisons with the kernel per second. One every three ``verify_interval`` (6 s here) is normal;
+dropped segments need none."""
 AT_ONCE, MOST_SHARE = 0.5, 0.85
-"""Seconds of a processor that the daemon takes at the beginning, and the share that it takes of one besides: half for
-what it reads, some 0.15 for all else, more beside other work. Without that bound it comes to 0.92 where all guesses are
-sent, each of which is four segments."""
+"""CPU seconds of the daemon at the beginning, and then its maximum share of one processor: 0.5 for reading segments,
+about 0.15 for everything else, and more beside other work. Without the limit on reading, the share would be 0.92 if all
+guesses were sent (each consists of four segments)."""
 MOST_GROWTH = 60_000
-"""kB, of resident memory; the tracker's tables are bounded."""
+"""Growth of resident memory in kB. The tracker's tables are bounded."""
 RIGHT = [("ethernet", 5_000_000), ("wifi", None)]
-"""Of each connection that the client really has."""
+"""Path and cap of the subflows of each real connection of the client."""
 SPOOFED, NOBODY = "10.77.1.{}", "10.77.1.128/25"
-"""Addresses of the capped path that no host has."""
+"""Addresses on the capped path that no host has."""
 
 
 @pytest.fixture(scope="module")
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("gcc")
     site = make_site("nftables", make_module_testbed, require)
-    # Else a router asks for each of these by ARP, and says to the proxy that it is not there.
+    # Without this route, the router would try ARP for each of these addresses and report them unreachable to the proxy.
     site.testbed["core"].run(["ip", "route", "add", "blackhole", NOBODY])
     return site
 
@@ -94,14 +96,14 @@ def frames(wire: Link, kind: str, token: int = 0) -> list[bytes]:
         "guessed HMACs": lambda: wire.frame(
             client(), flags="A", options=[tcp_option(MpJoinAck(hmac=rng.randbytes(20)))]
         ),
-        # As many options as a header holds.
+        # As many options as fit into a header.
         "options": lambda: wire.frame(client(), flags="A", options=[(30, b"\x51")] * 13),
     }
     return [makers[kind]() for _ in range(FRAMES)]
 
 
 class Flood:
-    """What a thread sends, as many a second as wanted."""
+    """A thread that sends frames at the wanted rate."""
 
     def __init__(self, wire: Link, frames: list[bytes]) -> None:
         self.count, self._over, self._volley = 0, threading.Event(), wire.volley(frames, BURST)
@@ -118,7 +120,7 @@ class Flood:
         return time.monotonic() - self._begin
 
     def goes_on(self) -> bool:
-        """Whether it was too short yet, or too thin."""
+        """Return whether the flood has been too short or too slow so far."""
         assert self.seconds < PATIENCE, f"{self.count} in {self.seconds:.0f} s are no flood"
         return self.seconds < SECONDS or self.count < LEAST_PER_SECOND * self.seconds
 
@@ -137,7 +139,7 @@ def resident(pid: int) -> int:
 
 
 def seconds_to_read(frames: list[bytes]) -> float:
-    """Return what reading one of *frames* takes of a processor, on this machine and at this time."""
+    """Return the CPU seconds for parsing one of *frames*, on this machine at this time."""
     taken = []
     for _ in range(5):
         begin = time.thread_time()
@@ -154,7 +156,7 @@ def known(throttler: Throttler) -> list[list[tuple[str, int | None]]]:
 
 
 def both_capped(site: Site) -> bool:
-    """Whether the kernel has the caps of the client's two connections; it has them later than they are decided."""
+    """Return whether the kernel has the caps of the client's two connections. It gets them after they are decided."""
     return clients(site.entries()).count("10.77.1.2") == 2
 
 
@@ -167,7 +169,7 @@ def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -
         read = observed(throttler)
         memory, used, begin = resident(pid), process_seconds(pid), time.monotonic()
         with Flood(wire, forged) as flood:
-            # Who comes in the middle of it is served, and has its cap.
+            # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
                 until(lambda: known(throttler) == [RIGHT, RIGHT] and both_capped(site))
                 while flood.goes_on():
@@ -190,7 +192,7 @@ def test_a_flood_moves_no_cap_and_costs_what_is_bounded(site: Site, kind: str) -
 
 @pytest.mark.nightly
 def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> None:
-    """The token is right, as every join shows it to whoever is on its path; only the HMAC is wrong."""
+    """The token is right, as an attacker on the path of a join can read it. Only the HMAC is wrong."""
     with running(site) as throttler, listening(site) as listener, link(site) as wire, connected(site, listener):
         listener.listen(BACKLOG)
         until(lambda: known(throttler) == [RIGHT])
@@ -207,7 +209,7 @@ def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> Non
         used, begin = process_seconds(pid), time.monotonic()
         attacker = core.popen([str(program), "to-proxy", str(file), str(PER_SECOND)])
         try:
-            # Who comes in the middle of it is served, and has its cap.
+            # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
                 until(lambda: known(throttler) == [RIGHT, RIGHT] and both_capped(site))
                 while time.monotonic() < begin + SECONDS or wrong() < LEAST_GUESSES * (time.monotonic() - begin):
@@ -240,7 +242,7 @@ def test_guessed_hmacs_of_joins_that_are_answered_move_no_cap(site: Site) -> Non
 
 
 def built(node: LiveNode) -> Path:
-    """Return ``guessing.c``, compiled below the directory of *node*."""
+    """Return the program compiled from ``guessing.c``, in the directory of *node*."""
     program, source = node.directory / "guessing", Path(__file__).with_name("guessing.c")
     run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(program), str(source)])
     return program
@@ -256,7 +258,7 @@ def observed(throttler: Throttler) -> int:
 
 @pytest.fixture(scope="module")
 def served(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[Site, Origin, Proxy]:
-    """A site with the real proxy, of one worker."""
+    """A site with a real Squid that has one worker."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     site = make_site("nftables", make_module_testbed, require)
     config = site.proxy.directory / "squid.conf"
@@ -287,7 +289,7 @@ def test_a_flood_of_the_proxy_itself_keeps_no_client_from_it(served: tuple[Site,
 
 @contextmanager
 def kept(site: Site, origin: Origin) -> Iterator[None]:
-    """A connection of the client to the proxy that has had its answer and waits for more."""
+    """Open a connection from the client to the proxy that has received its answer and stays open."""
     with site.client.entered():
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
     with client:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Segments that nobody's stack sent, on the link in front of the proxy, beside real connections: no cap moves.
+"""Tests with forged segments on the link in front of the proxy, beside real connections: they lift no cap.
 
-The frames have random sequence numbers, which the proxy's kernel drops, and the client's or the proxy's address.
+The frames have the client's or the proxy's address and random sequence numbers, so that the proxy's kernel drops them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ ADDRESS_IDS = range(1, 9)
 REMOVE_ADDR = (30, bytes([0x40, *ADDRESS_IDS]))
 SHORT_CONNECTIONS = 5
 NOBODY = "10.77.1.99"
-"""An address of the capped path that no host has, and connections."""
+"""An address on the capped path that belongs to no host and has no connections."""
 SUBTYPES, LENGTHS = range(16), range(3, 40)
 FLAGS = ("A", "S", "SA", "FA", "R")
 FLOOD_BURST, FLOOD_PAUSE_SECONDS = 50, 0.0005
-"""Frames. A handshake here takes a fraction of a millisecond; on real paths a tenth of this would do."""
+"""Frames, and seconds between bursts. A handshake here takes less than a millisecond. On real paths, a tenth of this
+rate would be enough for an attacker."""
 
 
 @pytest.fixture(scope="module", params=["iptables", "nftables"])
@@ -53,7 +54,7 @@ def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Test
 
 
 def capped(throttler: Throttler) -> dict[str, Any]:
-    """Return the one connection there is, which has its two subflows and its cap."""
+    """Return the only connection, after checking that it has its two subflows and its cap."""
     (shown,) = ask(throttler.socket)["connections"]
     found = {each["path"]: (each["backup"], each["rate"]) for each in shown["subflows"]}
     assert found == {"ethernet": (False, 5_000_000), "wifi": (False, None)}
@@ -62,13 +63,16 @@ def capped(throttler: Throttler) -> dict[str, Any]:
 
 
 def ends(shown: dict[str, Any]) -> dict[str, tuple[str, int]]:
-    """Return the client's end on each path."""
+    """Return the client's address and port on each path."""
     remotes = {each["path"]: each["remote"].rsplit(":", 1) for each in shown["subflows"]}
     return {path: (address.strip("[]"), int(port)) for path, (address, port) in remotes.items()}
 
 
 def take_in(throttler: Throttler, wire: Link, frames: list[bytes], port: int = 20_000) -> None:
-    """Send *frames*, and have the daemon read them: a join that the proxy refuses, sent last, is read last."""
+    """Send *frames* and wait until the daemon has read them.
+
+    As a marker, a join that the proxy refuses is sent last.
+    """
     from mptcp_layers import MpJoinSyn, tcp_option
 
     def refused() -> int:
@@ -82,18 +86,18 @@ def take_in(throttler: Throttler, wire: Link, frames: list[bytes], port: int = 2
 
 
 def looked_up(throttler: Throttler) -> bool:
-    """Whether the daemon has asked the kernel for all that it had in doubt."""
+    """Return whether the daemon has asked the kernel about everything that was in doubt."""
     asked = ask(throttler.socket)["counters"]
     return bool(asked["observers"]["questions"] > 0 and asked["tables"]["questions"] == 0)
 
 
 def read(throttler: Throttler) -> int:
-    """Return how many segments the daemon has read."""
+    """Return the number of segments that the daemon has read."""
     return int(ask(throttler.socket)["counters"]["observers"]["segments"])
 
 
 def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> tuple[list[bytes], ...]:
-    """Return frames of which some lifted a cap once. The last ones have the daemon ask the kernel."""
+    """Return frames, some of which lifted a cap in earlier versions. For the last ones, the daemon asks the kernel."""
     from mptcp_layers import Dss, MpCapable, MpFail, MpFastclose, MpTcprst, tcp_option
 
     opening = tcp_option(MpCapable())
@@ -112,7 +116,7 @@ def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> tuple[list[bytes]
             wire.frame(end, from_proxy=True, flags="SA", seq=815, ack=4712, options=options),
         )
     ]
-    # Besides, options that close a connection, or a subflow, or have it fall back to plain TCP.
+    # Also options that close a connection or a subflow, or that make it fall back to plain TCP.
     ending = [
         wire.frame(end, from_proxy, flags=flags, options=[] if option is None else [tcp_option(option)])
         for end in ends.values()
@@ -147,14 +151,14 @@ def test_no_frame_lifts_a_cap(site: Site, family: int) -> None:
         until(lambda: looked_up(throttler))
         assert capped(throttler)["token"] == shown["token"]
         assert clients(site.entries()) == capped_client
-        # Nor has the kernel taken any of them for the client's.
+        # The kernel has not accepted any of them as the client's either.
         proxy.sendall(b"?")
         assert client.recv(1) == b"?"
 
 
 @pytest.mark.nightly(besides=("nftables",))
 def test_no_option_of_any_subtype_and_length_lifts_a_cap(site: Site) -> None:
-    """Most are malformed; of subtypes that nobody has defined, too."""
+    """Most of these options are malformed, or have an undefined subtype."""
     rest = random.Random(1)
     options = [
         bytes([30, length, subtype << 4 | rest.getrandbits(4)]) + rest.randbytes(length - 3)
@@ -189,7 +193,7 @@ def test_what_came_in_with_the_proxys_address_is_not_read(site: Site) -> None:
 
 @pytest.mark.nightly(besides=("iptables",))
 def test_a_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None:
-    """Its third ACK has the keys of both sides."""
+    """The third ACK of the handshake has the keys of both sides."""
     with running(site) as throttler, connection(site), link(site) as wire:
         until(lambda: both_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
@@ -202,7 +206,7 @@ def test_a_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> No
 
 @pytest.mark.nightly(besides=("iptables",))
 def test_what_the_kernel_says_of_priority_counts(site: Site) -> None:
-    """The client's own host asks for it; from then on the proxy sends nothing on that path while the other is well."""
+    """The client's kernel asks for backup priority. The proxy then uses the other path only, as long as that works."""
     with running(site) as throttler, connection(site):
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         site.client.run(["ip", "mptcp", "endpoint", "change", "10.77.2.2", "backup"])
@@ -239,7 +243,7 @@ def flood(wire: Link, frame: bytes) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def two_interfaces(make_module_testbed: Callable[..., Testbed], site: Site) -> Site:
-    """One address of the proxy, an interface for each path; no comparison with the kernel comes to help."""
+    """A proxy with one address and one interface per path. Comparisons with the kernel are too rare to help."""
     testbed = make_module_testbed(TWO_PATHS_TWO_INTERFACES)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(
@@ -255,7 +259,7 @@ def two_interfaces(make_module_testbed: Callable[..., Testbed], site: Site) -> S
 def test_a_join_keeps_its_interface_under_a_flood_of_remove_addr(two_interfaces: Site) -> None:
     site = two_interfaces
     address, service = site.client.address("eth0"), (site.proxy.address("wan0"), PORT)
-    # By the link of the joins, so that the daemon reads both in the order in which they came.
+    # The forged frames use the same link as the joins, so that the daemon reads both in the order of their arrival.
     core = site.testbed["core"]
     with running(site) as throttler, closing(Link(core, site.proxy, "to-proxy1", "wan1")) as wire:
         with site.proxy.entered():
@@ -285,9 +289,9 @@ def test_connections_older_than_the_daemon_leave_by_their_routes(two_interfaces:
 
 
 def capped_by_interface(throttler: Throttler, port: int | None = None) -> dict[str | None, bool]:
-    """Return of the subflows by which interface each leaves, and whether it has a class of its own.
+    """Return for each interface by which a subflow leaves whether that subflow has a class.
 
-    *port*: of the one connection alone that its client began from there.
+    With *port*, only the connection that its client opened from this port counts.
     """
     return {
         each["interface"]: each["classid"] is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The guard on real transfers, both ways: a path that fails relaxes the cap on the other, unless the rule says no."""
+"""Tests for the guard with real transfers: a path that fails relaxes the cap on the other, unless a rule forbids it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any) -
         return max(each["rate"] or 0 for each in connection["subflows"])
 
     def relaxed() -> bool:
-        """Whether it is, and why, by one answer: with the next, a trial may have begun."""
+        """Return whether the cap is relaxed, with its reason.
+
+        Both come from a single answer, because a trial may begin before the next.
+        """
         (connection,) = seen()["connections"]
         reason = {each["path"]: each["reason"] for each in connection["subflows"]}.get("ethernet", "")
         why = "its uncapped path from 10.77.2.2 alone once gave"
@@ -79,7 +82,7 @@ def test_a_path_that_fails(make_testbed: Callable[..., Testbed], require: Any) -
     drop = DROP.replace("wlan0", device)
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
         wait_until(relaxed, "the cap is relaxed")
-        # Defect: the whole of Ethernet was opened. It is what Wi-Fi, of 30 Mbit/s, gave.
+        # Defect: Ethernet's cap was lifted completely. It must be relaxed to the rate of Wi-Fi, which has 30 Mbit/s.
         assert 10_000_000 < given() < 36_000_000
     wait_until(lambda: seen()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     throttler.process.signal(signal.SIGTERM)
@@ -103,7 +106,7 @@ def test_a_cap_without_a_guard_holds_while_another_is_relaxed(
         testbed["client"].popen(mptcp_command(command), name=f"download-{family}")
 
     def capped() -> dict[str, Any]:
-        """Return the connections that have a cap, by the path of it."""
+        """Return the connections that have a cap, by the capped path."""
         found = throttler.status()["connections"]
         return {s["path"]: c for c in found for s in c["subflows"] if s["classid"] is not None}
 
@@ -116,7 +119,7 @@ def test_a_cap_without_a_guard_holds_while_another_is_relaxed(
     tokens: dict[str, str] = {}
 
     def both() -> bool:
-        """Note whose caps there are: one that is anticipated may go for a moment, and come back."""
+        """Return whether both have a cap, and note their tokens. An anticipated cap may vanish for a moment."""
         found = capped()
         tokens.update({path: each["token"] for path, each in found.items()})
         return len(found) == 2
@@ -127,7 +130,8 @@ def test_a_cap_without_a_guard_holds_while_another_is_relaxed(
     drop = DROP.replace("wlan0", device)
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
         wait_until(lambda: counted("relaxations") > 0, "a cap is relaxed")
-        # The guard looks at all connections together. Without a cap this takes longer than it takes to relax one.
+        # The guard checks all connections together. Without a cap, this transfer takes longer than relaxing another cap
+        # would.
         before = received("eth0")
         wait_until(lambda: received("eth0") > before + 20_000_000, "the one that is relaxed goes on without its cap")
         assert capped()["by-ipv6"]["relaxed"] is None
@@ -168,7 +172,7 @@ def test_a_path_that_fails_under_an_upload(make_testbed: Callable[..., Testbed],
         return int(testbed["client"].counters()["wlan0"].sent)
 
     def relaxed() -> bool:
-        """As above."""
+        """Return whether the cap is relaxed, with its reason and rate, from a single answer."""
         found = seen()
         (connection,) = found["connections"]
         (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]

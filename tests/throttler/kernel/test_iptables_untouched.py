@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Nothing touches iptables that is not used: a table once asked for stays registered, and every packet pays for it."""
+"""Tests that no iptables table is registered that the throttler does not need.
+
+A table that was once asked for stays registered, and slows every packet.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ NAMES = ("ip_tables_names", "ip6_tables_names", "arp_tables_names")
 
 
 def registered(site: ThrottledSite) -> str:
-    """Return the tables of the legacy iptables that the proxy's namespace has."""
+    """Return the legacy iptables tables that are registered in the proxy's namespace."""
     return site.node.run(["sh", "-c", f"cd /proc/net; cat {' '.join(NAMES)} 2>/dev/null || :"]).stdout
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The soft landing on real sockets: who is paced, from when to when, and that no limit outlives its reason."""
+"""Tests for the soft landing on real sockets: which subflows are paced and for how long, and that no limit stays."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def capped(throttle: str) -> str:
 
 @dataclass
 class Site(ThrottledSite):
-    """Origin, proxy and a throttler's configuration; its policy is changed by writing it anew."""
+    """Origin, proxy and the configuration of a throttler. A test changes the policy by rewriting its file."""
 
     origin: Origin
 
     @contextmanager
     def transfer(self, family: int) -> Iterator[None]:
-        """A download of a few seconds, on both paths from here on."""
+        """Run a download of a few seconds. It uses both paths when the block begins."""
         client = self.testbed["client"].popen(self.curl(self.origin.url("big", family=family), family=family))
         try:
             wait_until(lambda: len(self.limits()) == 2, "the download has both its subflows")
@@ -48,7 +48,7 @@ class Site(ThrottledSite):
             self.abort(client)
 
     def limits(self) -> dict[bool, int | None]:
-        """Return the pacing limit, bits/s, of the Ethernet subflow (True) and of the other, as ss(8) shows them."""
+        """Return the pacing limits from ss(8), in bit/s, of the Ethernet subflow (True) and of the other (False)."""
         found: dict[bool, int | None] = {}
         listing = self.testbed["proxy"].run(["ss", "-tinH", "sport", "=", ":3128"]).stdout
         for line in listing.replace("\n\t", " ").splitlines():
@@ -58,7 +58,7 @@ class Site(ThrottledSite):
         return found
 
     def send_buffers(self) -> dict[bool, int]:
-        """Return the bytes of both subflows' send buffers, the Ethernet one's by True."""
+        """Return the sizes of both subflows' send buffers in bytes. The key True is the Ethernet subflow."""
         listing = self.testbed["proxy"].run(["ss", "-tmnHO", "state", "established", "sport", "=", ":3128"]).stdout
         found = {}
         for line in listing.splitlines():
@@ -68,7 +68,7 @@ class Site(ThrottledSite):
         return found
 
     def connection_buffer(self) -> int:
-        """Return the bytes of the connection's own send buffer."""
+        """Return the size of the connection's own send buffer in bytes."""
         listing = self.testbed["proxy"].run(["ss", "-MmnHO", "sport", "=", ":3128"]).stdout
         return max((int(size) for size in re.findall(r"\btb(\d+)", listing)), default=0)
 
@@ -81,7 +81,7 @@ class Site(ThrottledSite):
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed()
-    # The kernel grows a buffer with the congestion window. With this bound, what is larger is the throttler's doing.
+    # The kernel enlarges a buffer with the congestion window. With this limit, only the throttler makes a larger one.
     testbed["proxy"].run(["sysctl", "-qw", f"net.ipv4.tcp_wmem=4096 16384 {1 << 20}"])
     return Site.on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}), settings={"verify_interval": 1})
 

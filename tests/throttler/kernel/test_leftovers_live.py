@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a throttler leaves behind: nothing, whether it is stopped, or killed and cleaned up after."""
+"""Tests that a throttler leaves nothing behind when it is stopped, or killed and followed by ``cleanup``."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ pytestmark = pytest.mark.kernel
 
 CAPPED = PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 2 Mbit/s}}]\n"
 AT_ONCE = CAPPED.replace("2 Mbit/s", "2 Mbit/s, landing: at-once") + "anticipate: false\n"
-"""No pacing limit: only what subflows begin with. Were it anticipated, that would be the class alone."""
+"""There is no pacing limit, only the limit on unsent bytes that subflows begin with. Anticipation is off, as it would
+set only the class."""
 ONE_PATH = 100.0
-"""Mbit/s of the path that is capped."""
+"""Rate of the capped path in Mbit/s."""
 SUBFLOW = re.compile(r"10\.77\.1\.")
 
 
 def searched(pattern: str, text: str) -> str:
-    """Return the group of *pattern* in *text*, which must be there."""
+    """Return the group of *pattern* in *text*, which must match."""
     found = re.search(pattern, text)
     assert found is not None, text
     return found[1]
@@ -42,7 +43,7 @@ class Site(ThrottledSite):
 
     @contextmanager
     def download(self) -> Iterator[Program]:
-        """A download on both paths, for as long as is wanted; yields its client."""
+        """Run a download over both paths until the block ends. Yields the client program."""
         client = self.testbed["client"].popen(self.curl(self.origin.url("big")))
         try:
             wait_until(lambda: len(self.subflows()) == 2, "the download has both its subflows")
@@ -51,17 +52,17 @@ class Site(ThrottledSite):
             self.abort(client)
 
     def subflows(self) -> dict[bool, str]:
-        """Return what ss(8) says of both subflows, the Ethernet one's by True."""
+        """Return the output of ss(8) for both subflows. The key True is the Ethernet subflow."""
         listing = self.node.run(["ss", "-tineH", "sport", "=", ":3128"]).stdout.replace("\n\t", " ")
         return {bool(SUBFLOW.search(line)): line for line in listing.splitlines() if "bytes_acked" in line}
 
     def limits(self) -> dict[bool, int | None]:
-        """Return the pacing limits, bits/s."""
+        """Return the pacing limits of both subflows in bit/s."""
         found = {each: re.search(r"pacing_rate \d+bps/(\d+)bps", line) for each, line in self.subflows().items()}
         return {each: match and int(match[1]) for each, match in found.items()}
 
     def megabits_per_second(self, seconds: float) -> float:
-        """Return what Ethernet carries over so many *seconds*."""
+        """Return the rate of the Ethernet subflow over *seconds*, in Mbit/s."""
 
         def acked() -> int:
             return int(searched(r"bytes_acked:(\d+)", self.subflows()[True]))
@@ -69,11 +70,11 @@ class Site(ThrottledSite):
         began = time.monotonic()
         before = acked()
         time.sleep(seconds)
-        # All that was acknowledged was so within this time, however long the looks took.
+        # Divide by the actual time, because ss itself may take long.
         return (acked() - before) * 8e-6 / (time.monotonic() - began)
 
     def waiting(self) -> dict[bool, int]:
-        """Return TCP_NOTSENT_LOWAT of both subflows' sockets, which ss(8) does not show; 0: the kernel's own."""
+        """Return TCP_NOTSENT_LOWAT of both subflows' sockets, which ss(8) does not show. 0 is the kernel's default."""
         cookies = {each: int(searched(r"\bsk:([0-9a-f]+)", line), 16) for each, line in self.subflows().items()}
         with self.node.entered():
             found = not_sent_of_all()
@@ -109,7 +110,7 @@ def killed(throttler: Throttler) -> None:
 
 @contextmanager
 def paused_under_a_killed_throttler(site: Site) -> Iterator[None]:
-    """A download that is capped and of which nothing moves any more: no round trip ends."""
+    """Capped download whose client has stopped reading, so that no round trip ends. Its throttler was killed."""
     throttler = site.start(CAPPED)
     with site.download() as client:
         wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")

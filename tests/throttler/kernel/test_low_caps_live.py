@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A cap that would cost the other path more than it carries: its subflow rests, and is there when it is needed."""
+"""Tests for a cap so low that it would slow the other path: the capped subflow rests until it is needed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Site:
         assert len(connection.get(self.url)[2]) == SIZE
 
     def wifi(self) -> dict[str, Any]:
-        """What status says of the capped subflow."""
+        """Return the status of the capped subflow."""
         found = [each for c in self.throttler.status()["connections"] for each in c["subflows"]]
         return next((each for each in found if each["remote"].startswith("10.77.2.")), {})
 
@@ -64,7 +64,7 @@ class Site:
 
     @contextmanager
     def without_ethernet(self) -> Iterator[None]:
-        """Nothing is outstanding on it when it goes: no retransmission brings data to the other path."""
+        """Take Ethernet down when it has no data in flight, so that no retransmission moves data to the other path."""
         with self.testbed["client"].link_down("eth0"):
             self.testbed["proxy"].run(["ss", "-K", "dst", "10.77.1.2", "sport", "=", ":3128"], check=False)
             yield
@@ -74,7 +74,7 @@ class Site:
 def test_it_rests_and_is_there_when_the_other_path_has_gone(
     make_testbed: Callable[..., Testbed], require: Any, control: str
 ) -> None:
-    """A subflow that is given nothing gets no acknowledgement, by which it would have a pacing rate again."""
+    """A subflow that sends nothing gets no acknowledgement, which would give it a pacing rate again."""
     require("htb", "bpf-pacing")
     site = Site.on(make_testbed(), control)
     with site.connect() as connection:
@@ -104,7 +104,7 @@ def test_it_rests_no_longer_when_the_throttler_stops(make_testbed: Callable[...,
 
 
 def test_a_join_rests_from_its_acceptance_on(make_testbed: Callable[..., Testbed], require: Any) -> None:
-    """Before anybody has decided about it: the scheduler would give it 32 kB at a time until it rests."""
+    """The join rests before the throttler decides about it. Otherwise, the scheduler would give it 32 kB at a time."""
     require("htb", "bpf-pacing")
     site = Site.on(make_testbed(), "bbr")
     with site.connect() as connection:
@@ -115,7 +115,8 @@ def test_a_join_rests_from_its_acceptance_on(make_testbed: Callable[..., Testbed
         with site.connect() as connection:
             site.get(connection)
             assert not site.has_pacing_rate()
-            # On a busy machine the connection retransmits some segments over it. A piece has 32 kB.
+            # On a busy machine the connection retransmits some segments over the resting subflow. The scheduler's unit
+            # is 32 kB.
             sent = re.search(r"bytes_sent:(\d+)", site.testbed["proxy"].run(LISTING).stdout)
             assert sent is None or int(sent[1]) < 20_000
     finally:
@@ -123,7 +124,7 @@ def test_a_join_rests_from_its_acceptance_on(make_testbed: Callable[..., Testbed
 
 
 def test_a_join_without_a_cap_is_woken(make_testbed: Callable[..., Testbed], require: Any) -> None:
-    """Both subflows are on one path, so that none is capped; the join was accepted at rest."""
+    """Both subflows are on one path, so that none is capped. The join was resting when it was accepted."""
     require("htb", "bpf-pacing")
     site = Site.on(make_testbed(), "bbr", POLICY.replace("10.77.2.0/24", "10.77.0.0/16"))
     with site.connect() as connection:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The contract of the Netfilter port: the same tests for iptables with ipset, for nftables, and for the fake."""
+"""Contract tests of the Netfilter port: the same tests for iptables with ipset, for nftables, and for the fake."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_removing_leaves_nothing_and_may_be_repeated(netfilter: Netfilter, host:
 
 
 def test_sets_of_others_whose_names_begin_as_ours_stay(host: LiveNode, require: object) -> None:
-    """Defect: they were destroyed; where a rule referred to one, cleanup and a start with nftables were refused."""
+    """Defect: such sets were destroyed. If a rule referred to one, cleanup and a start with nftables failed."""
     require("ipset", "iptables-legacy")  # type: ignore[operator]
     theirs = ("mptcp-throttler-guests", "mptcp-throttler-4-3128-old")
     for name in theirs:
@@ -145,7 +145,7 @@ def test_a_second_adapter_adopts_what_the_first_left(host: LiveNode, require: ob
 
 
 def test_rules_of_others_that_change_meanwhile_are_kept(host: LiveNode, require: object) -> None:
-    """python-iptables ignores the xtables lock: a change by somebody else must be neither lost nor fatal."""
+    """python-iptables ignores the xtables lock. Another program's concurrent change must be neither lost nor fatal."""
     require("ipset", "iptables-legacy")  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -173,7 +173,7 @@ def test_rules_of_others_that_change_meanwhile_are_kept(host: LiveNode, require:
 def test_a_rule_of_others_that_cannot_be_read_is_an_error_of_the_kernel(
     host: LiveNode, require: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: a container's rule, by an extension that this host does not have, ended the daemon."""
+    """Defect: the daemon ended when a container's rule used an iptables extension that this host does not have."""
     require("ipset", "iptables-legacy")  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -249,7 +249,7 @@ def test_what_somebody_did_to_the_rules_is_found_and_undone(host: LiveNode, requ
 
 
 def test_the_loop_goes_on_while_ten_thousand_entries_are_changed_and_read(host: LiveNode, require: object) -> None:
-    """Time is measured in experiments; here it is counted how often others got their turn."""
+    """Durations are measured in experiments. This test counts how often other tasks of the loop ran."""
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
     many = {four_tuple(number): Target(0x10 + number % 7, ONE.mark) for number in range(10_000)}
     turns = 0

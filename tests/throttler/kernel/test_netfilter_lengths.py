@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which segments of a capped subflow get its mark: those with data, by their length."""
+"""Tests that only segments with data get the mark of their capped subflow, by their length."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEEN = (
 
 
 def send(four_tuple: FourTuple, octets: int) -> None:
-    """Send a segment with so many bytes behind the 20 of a bare TCP header, options or data."""
+    """Send a segment with *octets* bytes, options or data, after a 20-byte TCP header."""
     family = socket.AF_INET6 if four_tuple.is_ipv6 else socket.AF_INET
     header = struct.pack("!HHIIBBHHH", four_tuple.local_port, four_tuple.remote_port, 1, 1, 5 << 4, 0x10, 0, 0, 0)
     with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_TCP) as raw:
@@ -37,7 +37,7 @@ def send(four_tuple: FourTuple, octets: int) -> None:
 
 
 def classified(host: LiveNode, octets: int) -> int:
-    """Return how many of two segments, one of each IP version, got a mark of ours."""
+    """Return how many of two segments, one of each IP version, got the throttler's mark."""
     host.run(["nft", SEEN])
     for each in SENT.values():
         send(each, octets)
@@ -59,7 +59,7 @@ def test_what_has_no_data_stays_out_of_the_class_of_its_subflow(host: LiveNode, 
         try:
             await port.prepare()
             await port.upsert_entries(dict.fromkeys(SENT.values(), ONE))
-            # The longest TCP header has 60 bytes; one byte more can only be data.
+            # The longest TCP header has 60 bytes, so that one more byte can only be data.
             assert [classified(host, octets) for octets in (0, 40, 41, 1400)] == [0, 0, 2, 2]
         finally:
             await port.remove()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The maps of nftables: dumps that are not whole, and entries that others put there."""
+"""Tests for the maps of nftables: incomplete dumps, and entries that other programs added."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def nftables(host: LiveNode, require: Any) -> Iterator[Netfilter]:
 def test_what_a_dump_leaves_out_while_the_table_grows_is_not_forgotten(
     nftables: Netfilter, monkeypatch: pytest.MonkeyPatch, always: bool
 ) -> None:
-    """Defect: it stayed in the map when it was to go, and so did the chain that it goes to."""
+    """Defect: an entry that a dump had left out could not be removed from the map, and neither could its chain."""
     many = {four_tuple(number): ONE for number in range(20)}
     whole, dumps = nftables_adapter._entries, 0
 
     def grows(*asked: Any) -> Iterator[tuple[FourTuple, Target]]:
         nonlocal dumps
         dumps += 1
-        # In one order, whatever the kernel does with its hash table meanwhile: all attempts leave out the same.
+        # Sort, so that all attempts leave out the same entries, whatever the kernel does with its hash table meanwhile.
         listed = sorted(whole(*asked), key=lambda entry: entry[0].remote_port)
         return iter([*listed[:8], *listed[:4], *listed[12:]] if listed and (always or dumps == 1) else listed)
 
@@ -65,7 +65,7 @@ def test_what_a_dump_leaves_out_while_the_table_grows_is_not_forgotten(
 def test_a_start_on_a_map_that_is_never_read_whole_takes_over_what_was_seen(
     nftables: Netfilter, host: LiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others may change the ruleset all the time: chains in use are left, and entries go when they are to go."""
+    """Other programs may change the ruleset all the time. Chains in use must stay, and entries must be removable."""
     many = {four_tuple(number): ONE for number in range(20)}
     entries = nftables_adapter._entries
 

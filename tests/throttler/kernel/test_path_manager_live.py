@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A dead throttler costs nobody a path: the keeper listens on, puts the sysctls back, and ends when nobody needs it.
+"""Tests for the keeper: after the throttler dies, joins still succeed, the sysctls are restored, and the keeper ends.
 
-The kernel counts listeners over all network namespaces of a host, so that a throttler elsewhere would hide a keeper
-that does nothing: joins would be accepted all the same. Who listens in the proxy's own namespace is therefore read from
-the kernel. That joins are refused where nobody listens can be seen only while nobody does elsewhere either.
+The kernel accepts joins while any process on the host listens to path-manager events, in whatever network namespace. A
+throttler elsewhere would therefore hide a keeper that does not listen. The tests read from the kernel which sockets in
+the proxy's own namespace listen. They can see refused joins only while no process listens elsewhere.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 REJECTED = "MPTcpExtMPJoinRejected"
 ENDPOINT = ["ip", "mptcp", "endpoint"]
 NETLINK_GENERIC = 16
-"""linux/netlink.h"""
+"""From linux/netlink.h."""
 
 
 @dataclass
 class Site(ThrottledSite):
-    """A proxy, and clients in this process: each holds a connection open that has had one answer."""
+    """A proxy, with clients in this process. Each client keeps a connection open that has received one answer."""
 
     origin: Origin
     started: list[Throttler] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Site(ThrottledSite):
 
     @contextmanager
     def connections(self, count: int = 1) -> Iterator[list[int]]:
-        """Open connections one after the other; yield their ports."""
+        """Open *count* connections, one after the other. Yields their client ports."""
         with ExitStack() as stack:
             yield [self.open_connection(stack) for _ in range(count)]
 
@@ -66,7 +66,7 @@ class Site(ThrottledSite):
         return port
 
     def subflows(self) -> dict[int, int]:
-        """Return how many subflows each connection has, by the client's port of its first."""
+        """Return the number of subflows of each connection, by the client's port of its first subflow."""
         with self.node.entered():
             diagnostics = SocketDiagnostics((3128,))
             found = list(diagnostics.subflows())
@@ -80,7 +80,7 @@ class Site(ThrottledSite):
 
     @contextmanager
     def one_path(self) -> Iterator[Callable[[], None]]:
-        """Let the client join with nothing; what is yielded makes it join all connections at once."""
+        """Remove the client's second endpoint. Yields a function that adds it again, so that all connections join."""
         client = self.testbed["client"]
         shown = [line.split() for line in client.run([*ENDPOINT, "show"]).stdout.splitlines()]
         ((address, _id, number, *_),) = (words for words in shown if words[0] == client.address("wlan0"))
@@ -111,30 +111,30 @@ class Site(ThrottledSite):
             return subscribed(Path("/proc/thread-self/net/netlink"))
 
     def listens(self, pid: int) -> bool:
-        """Tell whether a process has one of these."""
+        """Return whether a process has one of these sockets."""
         held = []
         for each in Path(f"/proc/{pid}/fd").iterdir():
-            # It may close one meanwhile.
+            # The process may close a descriptor meanwhile.
             with suppress(OSError):
                 held.append(os.readlink(each))
         return any(f"socket:[{inode}]" in held for inode in self.listening())
 
 
 def subscribed(listing: Path) -> set[int]:
-    """Return the inodes of those netlink sockets that listen to the path manager's events."""
+    """Return the inodes of the netlink sockets in *listing* that listen to the path manager's events."""
     bit = 1 << (find_family()[1] - 1)
     rows = [line.split() for line in listing.read_text().splitlines()[1:]]
     return {int(row[9]) for row in rows if int(row[1]) == NETLINK_GENERIC and int(row[3], 16) & bit}
 
 
 def listened_to_elsewhere() -> bool:
-    """Tell whether anybody on this host listens to the path manager's events, in whatever network namespace."""
+    """Return whether any process on this host listens to the path manager's events, in any network namespace."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if subscribed(process / "net" / "netlink"):
                 return True
         except OSError:
-            continue  # it has ended
+            continue  # The process has ended
     return False
 
 
@@ -159,7 +159,7 @@ def shared_site(make_module_testbed: Callable[..., Testbed], require: Any) -> Si
 
 @pytest.fixture
 def site(shared_site: Site) -> Iterator[Site]:
-    """The site; nothing of a test is left for the next one."""
+    """The site. Throttlers and keepers of a test are ended before the next test."""
     yield shared_site
     for throttler in shared_site.started:
         throttler.process.stop()
@@ -168,7 +168,7 @@ def site(shared_site: Site) -> Iterator[Site]:
 
 
 def looks_again(keeper: int) -> None:
-    """Wait until the keeper has looked which connections are left, twice: it sleeps before each time."""
+    """Wait until the keeper has checked twice which connections are left. It sleeps before each check."""
 
     def slept() -> int:
         (count,) = re.findall(r"^voluntary_ctxt_switches:\t(\d+)", Path(f"/proc/{keeper}/status").read_text(), re.M)
@@ -179,7 +179,7 @@ def looks_again(keeper: int) -> None:
 
 
 def killed_together(throttler: Throttler, keeper: int) -> None:
-    """Kill both, with no time for the throttler to start another."""
+    """Kill both, without giving the throttler time to start another keeper."""
     os.kill(throttler.process.pid, signal.SIGSTOP)
     os.kill(keeper, signal.SIGKILL)
     throttler.process.kill()
@@ -197,14 +197,14 @@ def test_a_killed_throttler_costs_no_connection_its_second_path(site: Site) -> N
             refused = site.refused()
             throttler.process.kill()
             assert site.listens(keeper)
-            # From the very next moment on: connections that are made while the keeper does its work.
+            # Connections that are made at once, while the keeper does its work, must be able to join, too.
             ports += [site.open_connection(old) for _ in range(5)]
             wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
             late = [site.open_connection(new) for _ in range(5)]
             join()
             wait_until(lambda: site.joined(ports + late), "every connection has its second path")
             assert site.refused() == refused
-        # Those from before keep the keeper; with them it goes, whatever has come since.
+        # The old connections need the keeper. It ends with them, whatever newer connections exist.
         looks_again(keeper)
         assert site.keepers() == [keeper]
         assert site.listens(keeper)
@@ -219,12 +219,12 @@ def test_a_killed_throttler_costs_no_connection_its_second_path(site: Site) -> N
 
 @pytest.mark.nightly
 def test_without_a_keeper_the_same_kill_costs_the_second_path(site: Site) -> None:
-    """The counter-test: what the test above sees, it would not see without the keeper."""
+    """Counter-test: without a keeper, the failure that the test above excludes does happen."""
     before = site.sysctls()
     throttler = site.start(STANDBY)
     refused = site.refused()
     killed_together(throttler, site.keepers()[0])
-    # Its sockets are closed when it next gets a processor.
+    # The keeper's sockets are closed when its process next gets a processor.
     wait_until(lambda: not site.listening(), "the keeper is gone")
     elsewhere = listened_to_elsewhere()
     with site.connections() as (port,):
@@ -299,7 +299,7 @@ def test_twenty_kills_leave_one_keeper_at_most_and_it_ends(site: Site, tmp_path:
             wait_until(lambda: site.sysctls() == before, "the keeper puts the sysctls back")
             assert len(site.keepers()) <= 1, number
     wait_until(lambda: not site.keepers(), "the keeper ends")
-    # That a killed one set backup flags is noted until a start, or cleanup, has taken them back.
+    # The note that a killed throttler set backup flags stays until a start or cleanup has reset the flags.
     assert [left.name for left in tmp_path.iterdir()] == [FLAGS_NOTE]
 
 
@@ -310,7 +310,7 @@ def test_signals_to_all_processes_of_the_service_do_not_end_the_keeper(site: Sit
     with site.connections():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(keeper, number)
-        # The one upon the other for the keeper, too, however busy the machine is.
+        # Stop the keeper, so that it sees the throttler's end and the signal together, however busy the machine is.
         os.kill(keeper, signal.SIGSTOP)
         throttler.process.kill()
         os.kill(keeper, signal.SIGTERM)
@@ -324,7 +324,8 @@ def test_signals_to_all_processes_of_the_service_do_not_end_the_keeper(site: Sit
                 os.kill(keeper, signal.SIGTERM)
             return not site.keepers()
 
-        # Later SIGTERM is for it alone, as when the host goes down. How soon it is later is the keeper's to say.
+        # A later SIGTERM is meant for the keeper, as when the host shuts down. The keeper decides how much later that
+        # is.
         wait_until(ended, "the keeper ends")
     site.cleanup()
 

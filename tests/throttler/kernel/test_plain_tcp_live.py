@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``plain_tcp: cap`` on real connections: plain TCP and Multipath TCP in one class, and nothing of it left."""
+"""Tests for ``plain_tcp: cap`` on real connections: plain and Multipath TCP share one class, and nothing is left."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CAPPED = f"""\
 
 @dataclass
 class Site(ThrottledSite):
-    """Origin, proxy and a throttler's configuration."""
+    """Origin, proxy and the configuration of a throttler."""
 
     origin: Origin
 
     def plain(self) -> float:
-        """Return how many seconds a client of plain TCP takes for :data:`OCTETS`."""
+        """Return the seconds that a plain TCP client takes to download :data:`OCTETS` bytes."""
         argv = self.curl(self.origin.url("small"), "-w", "%{time_total}")
         argv = argv[argv.index("curl") :]
         return float(self.testbed["client"].run(argv).stdout)

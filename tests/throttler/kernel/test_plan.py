@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What ``plan`` prints, typed into a shell, makes what the daemon would make."""
+"""Tests that the commands printed by ``plan``, run in a shell, make the same state as the daemon."""
 
 from __future__ import annotations
 

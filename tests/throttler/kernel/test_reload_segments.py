@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A reload as a connection closes: the limit on segments follows the policy each time."""
+"""Tests for reloads while a connection closes: the maximum size of GSO segments follows the policy each time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kernel
 
 RELOADS = 12
 LIMITS = {"20 Mbit/s": "12500", "1 Mbit/s": "3028"}
-"""Of the tightest cap, bytes: what it sends in 5 ms, and two MTUs."""
+"""Maximum segment size in bytes by the tightest cap: the bytes that it sends in 5 ms, but at least two MTUs."""
 
 
 def test_the_limit_on_segments_follows_each_reload(make_module_testbed: Callable[..., Testbed], require: Any) -> None:
@@ -39,5 +39,5 @@ def test_the_limit_on_segments_follows_each_reload(make_module_testbed: Callable
                 throttler.process.signal(signal.SIGHUP)
             until(lambda limit=LIMITS[rate]: limits() == {limit})  # type: ignore[misc]
         assert "ERROR" not in throttler.process.output()
-        # One comparison may have come in between a reload and what it did.
+        # One comparison may have happened between a reload and its effect.
         assert throttler.process.output().count("limit on GSO segments") <= 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When a running throttler gets a processor: its event loop before all ordinary processes, its workers not."""
+"""Tests for the scheduling of a running throttler: its event loop runs in real time, its worker threads do not."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_the_event_loop_runs_in_real_time_and_its_workers_do_not(site: Site) -> 
     throttler = site.start()
     loop = throttler.process.pid
     assert Path(f"/proc/{loop}/comm").read_text().strip() == "mptcp-throttler"
-    # What it forks is an ordinary process again.
+    # Processes that it forks are ordinary processes again.
     assert os.sched_getscheduler(loop) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
 
-    # Theirs is the largest share of ordinary processes among all sessions, not within ours alone.
+    # The workers get the largest share among the ordinary processes of all sessions, not only of their own session.
     session = Path(f"/proc/{loop}/autogroup")
     assert os.getsid(loop) == loop
     assert not session.exists() or session.read_text().strip().endswith(f" nice {NICE}")

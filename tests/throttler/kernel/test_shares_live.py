@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client that holds more connections than the throttler follows escapes no cap, and takes no other client's room."""
+"""Tests with a client that holds more connections than the throttler tracks. It evades no cap and displaces nobody."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Test
 
 @contextmanager
 def idle(site: Site, listener: socket.socket, count: int, device: str, family: int = 4) -> Iterator[list[int]]:
-    """Try *count* connections from the client's address on *device* that carry one byte; yield their ports there.
+    """Open *count* connections from the client's address on *device*, and send one byte. Yields their client ports.
 
-    One that is too many may be closed as soon as the client has it, or before.
+    A connection beyond the client's share may be closed during or right after its handshake.
     """
     kind = socket.AF_INET6 if family == 6 else socket.AF_INET
     ports = []
@@ -66,7 +66,7 @@ def idle(site: Site, listener: socket.socket, count: int, device: str, family: i
 
 
 def there(site: Site) -> set[int]:
-    """Return the client's ports of the first subflows that the proxy's kernel has."""
+    """Return the client's ports of the initial subflows that the proxy's kernel has."""
     with site.proxy.entered():
         diagnostics = SocketDiagnostics((PORT,))
         found = {each.four_tuple.remote_port for each in diagnostics.subflows() if each.initial}
@@ -92,7 +92,7 @@ def test_what_a_client_opens_beyond_its_share_is_closed_and_another_client_is_ca
         assert kept <= set(many)
 
         def capped() -> set[int]:
-            """Return the client's ports of the first subflows that are shown to have the cap."""
+            """Return the client's ports of the initial subflows that the status shows as capped."""
             shown = ask(throttler.socket)["connections"]
             first = [each for connection in shown for each in connection["subflows"] if each["initial"]]
             return {int(each["remote"].rpartition(":")[2]) for each in first if each["rate"] == 5_000_000}

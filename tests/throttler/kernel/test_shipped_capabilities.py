@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The capabilities that the throttler's systemd unit leaves: a program so confined does what the adapters need."""
+"""Tests that the capabilities granted by the throttler's systemd unit are sufficient for its adapters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kernel
 
 UNIT = Path(__file__).parents[3] / "systemd/mptcp-throttler.service"
 WITH_CGROUPS = 'mount -t cgroup2 none /mnt && exec "$@"'
-"""systemd mounts the hierarchy; the namespaces of the testbed have a /sys of their own."""
+"""systemd mounts the cgroup hierarchy; the testbed's namespaces have a /sys of their own, without it."""
 AT_ONCE = """\
 from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.shaping.model import Ownership
@@ -36,7 +36,7 @@ print(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR)
 
 
 def confined(testbed: Testbed, code: str, without: str | None) -> str:
-    """Return what *code* prints with the capabilities that the unit leaves, but for one."""
+    """Return the output of *code* when it has the capabilities of the unit, except *without*."""
     shipped = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)[-1].split()
     left = [each.lower().removeprefix("cap_") for each in shipped if each != without]
     bounds = ",".join(["-all", *(f"+{each}" for each in left)])
@@ -49,7 +49,7 @@ def confined(testbed: Testbed, code: str, without: str | None) -> str:
 def test_limits_of_idle_sockets_are_lifted_under_the_shipped_unit(
     testbed: Testbed, without: str | None, possible: str
 ) -> None:
-    """What a stop takes back from sockets that send nothing; without CAP_PERFMON the log counts those."""
+    """A stop removes the limits of idle sockets. Without CAP_PERFMON it cannot, and the log counts them."""
     assert confined(testbed, AT_ONCE, without) == possible
 
 
@@ -57,5 +57,5 @@ def test_limits_of_idle_sockets_are_lifted_under_the_shipped_unit(
 def test_the_event_loop_runs_in_real_time_under_the_shipped_unit(
     testbed: Testbed, ordinary: None, without: str | None, possible: str
 ) -> None:
-    """Without CAP_SYS_NICE it goes on as an ordinary process."""
+    """Without CAP_SYS_NICE the event loop remains an ordinary process."""
     assert confined(testbed, SCHEDULED, without) == possible

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Socket diagnostics against ss(8): what is read of struct tcp_info stands where the kernel puts it; many at once."""
+"""Tests that compare socket diagnostics with ss(8): offsets in struct tcp_info, and dumps of many sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PORT = 3128
 
 
 def listed(node: LiveNode) -> str:
-    """Return what ss(8) shows, less what changes by the clock alone."""
+    """Return the output of ss(8), without values that change with time."""
     text = node.run(["ss", "-tinH", "state", "established", "sport", "=", f":{PORT}"]).stdout
     return re.sub(r" last(snd|rcv|ack):\d+", "", text)
 
@@ -49,7 +49,7 @@ def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
                 got += len(caller.recv(65_536))
             before, listing = "", listed(proxy)
             deadline = time.monotonic() + 60
-            # Until the last acknowledgements have come, and nothing changes any more.
+            # Wait until the last acknowledgements have arrived and nothing changes any longer.
             while listing != before:
                 assert time.monotonic() < deadline
                 time.sleep(0.5)
@@ -91,12 +91,12 @@ def test_it_reads_what_ss_shows(testbed: Testbed, require: Any) -> None:
 
 
 CONNECTIONS = 300
-"""Of each family: enough that a dump is several datagrams."""
+"""Connections of each address family: enough that a dump consists of several datagrams."""
 
 
 @contextmanager
 def many_connections(testbed: Testbed) -> Iterator[SocketDiagnostics]:
-    """MPTCP connections over loopback to a listener for each family, and plain ones among them."""
+    """Open MPTCP connections over loopback to a listener of each family, with plain TCP connections among them."""
     with ExitStack() as stack, testbed["proxy"].entered():
         diagnostics = SocketDiagnostics((PORT,))
         stack.callback(diagnostics.close)
@@ -117,7 +117,7 @@ def many_connections(testbed: Testbed) -> Iterator[SocketDiagnostics]:
 def test_many_sockets_come_in_pieces_and_are_found_one_by_one(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     with many_connections(testbed) as diagnostics:
-        for _ in range(2):  # the second time by what was learned
+        for _ in range(2):  # The second pass uses what the first one learned
             began = time.monotonic()
             pieces = []
             for piece in diagnostics.pieces():
@@ -149,7 +149,7 @@ def test_many_sockets_come_in_pieces_and_are_found_one_by_one(testbed: Testbed, 
 def test_a_socket_is_closed_at_both_ends_and_the_listener_stays(
     testbed: Testbed, require: Any, family: socket.AddressFamily
 ) -> None:
-    """The kernel would close the socket that listens for one that is gone."""
+    """Defect guarded against: for a socket that is gone, the kernel would close the listening socket."""
     require("mptcp")
     with ExitStack() as stack:
         with testbed["proxy"].entered():
@@ -163,12 +163,12 @@ def test_a_socket_is_closed_at_both_ends_and_the_listener_stays(
             caller.settimeout(60)
             caller.connect(("::1" if family == socket.AF_INET6 else "127.0.0.1", PORT))
         accepted = [stack.enter_context(listener.accept()[0]) for _ in callers[:2]]
-        # Multipath TCP from its third ACK on: until then the kernel has no such subflow.
+        # A connection is Multipath TCP from its third ACK with data on. Until then the kernel has no such subflow.
         for caller in callers:
             caller.sendall(b"?")
         with testbed["proxy"].entered():
             found = {each.four_tuple.remote_port: each.four_tuple for each in diagnostics.subflows()}
-            closed = [found[caller.getsockname()[1]] for caller in callers[1:]]  # the last one was not accepted yet
+            closed = [found[caller.getsockname()[1]] for caller in callers[1:]]  # The last one was not accepted yet
             assert diagnostics.close_sockets([*closed, closed[0]._replace(remote_port=1)]) == {}
             assert {each.four_tuple for each in diagnostics.subflows()} == set(found.values()) - set(closed)
         assert diagnostics.close_sockets(closed) == {}
@@ -214,5 +214,5 @@ def test_a_dump_that_is_left_does_not_spoil_what_follows(testbed: Testbed, requi
             found = [each.four_tuple for each in diagnostics.subflows()]
             assert len(found) == len(complete)
             assert set(found) == complete
-            list(left)  # it has a socket of its own
+            list(left)  # The abandoned dump has a socket of its own
             assert {each.four_tuple for each in diagnostics.subflows()} == complete

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Interfaces that stand on another one, as the kernel tells of them, and what a start and ``check`` say of two such."""
+"""Tests for stacked interfaces: the kernel's information about them, and the warning of ``check`` and of the start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.kernel
 
 @pytest.fixture
 def links(host: LiveNode) -> Iterator[LiveNode]:
-    """s0, whose other end s1 is a port of the bridge sbr0."""
+    """Interface s0, whose other end s1 is a port of the bridge sbr0."""
     for command in ("add s0 type veth peer name s1", "add sbr0 type bridge", "set s1 master sbr0"):
         host.run(["ip", "link", *command.split()])
     yield host
@@ -39,7 +39,8 @@ def test_a_bridge_stands_on_its_ports_and_a_veth_on_nothing(links: LiveNode) -> 
 @pytest.mark.parametrize("kind", ["macvlan", "vlan"])
 def test_what_shares_an_interface_stands_on_it(links: LiveNode, kind: str) -> None:
     if (reason := missing(kind)) is not None:
-        # Not a failure in CI either: nothing of ours needs it, and a bridge is there for kernels without it.
+        # Do not fail in CI either: the throttler does not need this kind, and kernels without it are tested with a
+        # bridge.
         pytest.skip(f"NOT TESTED: {reason}")
     number = ["id", "10"] if kind == "vlan" else []
     links.run(["ip", "link", "add", "link", "s0", "name", "s0.10", "type", kind, *number])

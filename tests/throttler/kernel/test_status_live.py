@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The status socket on real connections: bytes by path and rule, what sockets and classes say, explanations, events."""
+"""Tests for the status socket on real connections: byte counts, sockets, classes, explanations and events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 SENT = 3_000_000
 ANSWER_SECONDS = 60.0
 SLOW = 60.0
-"""Seconds: for a busy machine."""
+"""Seconds, for a busy machine."""
 
 
 def asked(throttler: Throttler, query: str, **arguments: object) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def asked(throttler: Throttler, query: str, **arguments: object) -> dict[str, An
 
 
 def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> None:
-    """Send *count* bytes, all of which must arrive."""
+    """Send *count* bytes, and wait until all have arrived."""
     sending = threading.Thread(target=sender.sendall, args=(b"x" * count,))
     sending.start()
     got = 0
@@ -77,7 +77,10 @@ def test_bytes_are_those_that_were_carried_and_stay_when_connections_are_gone(si
             )  # fmt: skip
 
             def as_tc_says() -> bool:
-                """On a busy machine something may still come between the two."""
+                """Return whether tc shows the same counters.
+
+                On a busy machine, packets may pass between the two readings.
+                """
                 (cap,) = asked(throttler, "summary")["classes"]
                 assert (cap["rule"], cap["classid"][:5]) == ("spare-ethernet", "4d50:")
                 listed = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
@@ -88,7 +91,7 @@ def test_bytes_are_those_that_were_carried_and_stay_when_connections_are_gone(si
         until(lambda: not read()["connections"], SLOW)
         after = read()
         sent = sum(each["bytes_sent"] for each in after["paths"])
-        # What goes twice, from one subflow's queue to another's, counts twice.
+        # Data that are sent again on another subflow count twice.
         assert SENT <= sent < 2 * SENT
         assert all(each["subflows"] == 0 for each in after["paths"])
     for before, later in itertools.pairwise(seen):
@@ -96,7 +99,7 @@ def test_bytes_are_those_that_were_carried_and_stay_when_connections_are_gone(si
 
 
 def test_short_connections_count_whole_without_a_budget(site: Site) -> None:
-    """Each is over before two sweeps could have seen it."""
+    """Each connection ends before two sweeps of the throttler could have seen it."""
     short, count = 100_000, 20
     with running(site) as throttler, listening(site) as listener:
         for _ in range(count):
@@ -121,7 +124,7 @@ def test_single_connections_events_and_explanations(site: Site) -> None:
         def listed() -> dict[str, Any]:
             return asked(throttler, "connections", client="10.77.1.2", sort="bytes")
 
-        # What is acknowledged counts: the client may have read more.
+        # Only acknowledged bytes count. The client may have read more.
         until(lambda: listed()["connections"][0]["bytes_sent"] >= 300_000, SLOW)
         found = listed()
         (connection,) = found["connections"]
@@ -140,7 +143,7 @@ def test_single_connections_events_and_explanations(site: Site) -> None:
             (found,) = asked(throttler, "explain", endpoint=endpoint)["connections"]
             return list(found["subflows"])
 
-        # A second subflow that comes late has the anticipated cap lifted, and set again by a soft start.
+        # If the second subflow joins late, the anticipated cap is lifted, and set again by a soft start.
         until(lambda: explained()[0]["cap_state"] == "in force", SLOW)
         capped, free = explained()
         assert capped["verdict"] == "capped at 5 Mbit/s"

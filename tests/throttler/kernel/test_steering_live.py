@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Steering modes on real downloads: the standby is one, the sysctls go back, a killed daemon's flags are taken back."""
+"""Tests for the steering modes with real downloads: backup flags, sysctls, and their reset after a kill."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 
 
 def capped(throttler: Throttler) -> list[dict[str, Any]]:
-    """Return what *throttler* shows of the subflows that have a class."""
+    """Return the status of the subflows that have a class."""
     return [s for each in throttler.status()["connections"] for s in each["subflows"] if s["classid"]]
 
 
@@ -47,7 +47,7 @@ def is_its_share(subflow: dict[str, Any]) -> bool:
 
 @dataclass
 class Site(ThrottledSite):
-    """Origin, proxy and a throttler's configuration."""
+    """Origin, proxy and the configuration of a throttler."""
 
     origin: Origin
 
@@ -61,7 +61,7 @@ class Site(ThrottledSite):
             self.abort(client)
 
     def backups(self) -> list[bool]:
-        """Return of each subflow whether this side made it backup, that over Ethernet first."""
+        """Return for each subflow whether this side made it backup. The Ethernet subflow comes first."""
         with self.node.entered():
             diagnostics = SocketDiagnostics((3128,))
             found = sorted(diagnostics.subflows(), key=lambda each: each.four_tuple.remote)
@@ -72,7 +72,7 @@ class Site(ThrottledSite):
         return self.node.run(["sysctl", "-n", *SYSCTLS]).stdout.split()
 
     def brought_by_the_standby(self) -> int:
-        """Return the bytes that come over Ethernet while 5 MB come over Wi-Fi."""
+        """Return the bytes that arrive over Ethernet while 5 MB arrive over Wi-Fi."""
         ethernet, wifi = self.received("eth0"), self.received("wlan0")
         wait_until(lambda: self.received("wlan0") > wifi + 5_000_000, "Wi-Fi carries the download", timeout=60)
         return self.received("eth0") - ethernet
@@ -96,7 +96,7 @@ def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: 
     assert site.sysctls() == ["1", "3"]
     with site.download(family):
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
-        # What the link's queue and the socket held for the standby before that still comes over it.
+        # Data that were already queued for the standby still arrive over it.
         wait_until(lambda: site.brought_by_the_standby() < 100_000, "the active path carries the download", timeout=60)
         reasons = {s["path"]: s["reason"] for s in throttler.status()["connections"][0]["subflows"]}
         assert reasons == {
@@ -113,7 +113,10 @@ def test_a_standby_is_left_alone_until_the_active_path_dies(site: Site, family: 
 
 
 def test_an_upload_has_the_first_path_alone(site: Site) -> None:
-    """Defect: one of four had both: what joined was steered before the first subflow, and its path opened for good."""
+    """Defect: in one of four uploads, the client used both paths.
+
+    The joined subflow was steered before the initial one, so that its path was opened for good.
+    """
     client = site.testbed["client"]
     with open(site.testbed.directory / "body", "wb") as file:
         file.truncate(400_000_000)
@@ -152,7 +155,7 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
     with site.download():
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
         throttler.process.kill()
-        # Without a successor nobody else would.
+        # Without a successor, only cleanup takes the flag back.
         assert "the backup flag of 1 subflow taken back" in site.cleanup()
         assert site.backups() == [False, False]
     assert site.sysctls() == before
@@ -162,7 +165,8 @@ def test_what_a_killed_daemon_left_is_taken_back(site: Site) -> None:
 def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
     throttler = site.start(BALANCE)
     with site.download():
-        # The caps follow what the paths carry: beside a load one may go again, or both paths may have one for a moment.
+        # The caps follow the load of the paths. Beside other load, a cap may vanish, or both paths may have one for a
+        # moment.
         wait_until(lambda: [s["path"] for s in capped(throttler)] == ["ethernet"], "Ethernet alone is capped")
         wait_until(lambda: any(is_its_share(s) for s in capped(throttler)), "the cap is Ethernet's share")
     wait_until(lambda: not throttler.status()["classes"], "the class goes with the connection")
@@ -170,7 +174,7 @@ def test_balancing_caps_the_path_that_has_too_much(site: Site) -> None:
 
 
 def test_a_reload_that_is_refused_changes_nothing(site: Site) -> None:
-    """The ledger cannot be opened: neither sysctls nor a device for uploads are left of the policy that needed it."""
+    """The ledger cannot be opened, so the reload is refused. No sysctl or upload device of the new policy is left."""
     before = site.sysctls()
     (site.testbed.directory / "ledger").mkdir()
     write_throttler_config(site.node, site.policy, settings={"ledger": f"{site.testbed.directory}/ledger"})

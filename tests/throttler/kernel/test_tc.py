@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Traffic control on real interfaces: classes, adoption, and the root that was there put back."""
+"""Tests for traffic control on real interfaces: classes, their adoption, and restoring the previous root qdisc."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_root_that_somebody_removed_does_not_make_our_gso_size_the_original(li
 
 
 def test_a_root_without_its_classes_is_completed(link: LiveNode, tmp_path: Path) -> None:
-    """A daemon may be killed between the root and the classes."""
+    """A daemon may be killed after it made the root, but before it made the classes."""
     link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "handle", "4d50:", "htb", "default", "0xffff"])
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -170,7 +170,10 @@ def test_what_somebody_did_to_an_interface_is_found_and_undone(link: LiveNode, t
 
 
 def test_many_tasks_may_use_it_at_once(link: LiveNode, tmp_path: Path) -> None:
-    """As during busy reloads: two dumps on one netlink socket met as EBUSY, and the GSO limit stayed as it was."""
+    """Defect: two dumps on one netlink socket failed with EBUSY, and the GSO limit stayed.
+
+    It happened in busy reloads.
+    """
 
     async def scenario() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which interfaces a start takes, and which it gives back: fewer than before, renamed ones, one that is refused."""
+"""Tests for the interfaces that a start takes over or gives back: fewer than before, renamed, or a refused one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FILTER = "dev t1 parent 1: protocol ip u32 match ip dst 192.0.2.1 flowid 1:2"
 
 
 def renamed(host: LiveNode, name: str, new: str) -> None:
-    """Rename an interface, which before Linux 6.2 has to be down for it."""
+    """Rename an interface. Before Linux 6.2, it must be down for this."""
     for words in (f"{name} down", f"{name} name {new}", f"{new} up"):
         host.run(["ip", "link", "set", *words.split()])
 
 
 async def started(state: Path, interfaces: list[str]) -> HtbTrafficControl:
-    """Return what a start with *interfaces* has prepared, with smaller segments."""
+    """Return the traffic control that a start with *interfaces* has prepared, with smaller GSO segments."""
     tc = HtbTrafficControl(interfaces, Ownership(), state)
     await tc.prepare()
     await limit_gso(tc, 6250)
@@ -39,7 +39,7 @@ async def started(state: Path, interfaces: list[str]) -> HtbTrafficControl:
 
 
 def test_a_start_with_fewer_interfaces_puts_the_others_back(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: after a kill they stayed shaped, and their segments small, until the successor was stopped."""
+    """Defect: after a kill, they kept their shaping and small segments until the successor was stopped."""
     for command in ROOTS["a tree of HTB"]:
         link.run(["tc", *command.split()])
     before = dump(link)
@@ -86,7 +86,7 @@ def test_a_start_that_is_refused_leaves_the_others_capped(link: LiveNode, tmp_pa
 
 
 def test_an_interface_that_was_renamed_before_the_start_keeps_what_it_had(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: its segments stayed small after the stop, for what was noted of it had its old name."""
+    """Defect: its segments stayed small after the stop, because the note about it contained the old name."""
     for command in ROOTS["a tree of HTB"]:
         link.run(["tc", *command.split()])
     before = dump(link)
@@ -108,7 +108,7 @@ def test_an_interface_that_was_renamed_before_the_start_keeps_what_it_had(link: 
 def test_a_start_takes_no_root_off_an_interface_that_has_the_name_of_another_now(
     link: LiveNode, tmp_path: Path
 ) -> None:
-    """Defect: t1, which is called t0 now, was taken for one that is configured no more, and lost its root."""
+    """Defect: t1, now named t0, was taken for an interface that is no longer configured, and lost its root."""
     before = dump(link)
 
     async def successor() -> tuple[str, str]:
@@ -177,7 +177,7 @@ def test_an_interface_that_was_ours_before_is_kept_where_another_is_refused(link
 
 @pytest.mark.parametrize("note", ["{", '{"t0": {"index": 2, "tree": []}}'], ids=["cut off", "of an earlier version"])
 def test_a_note_that_cannot_be_read_refuses_the_start(link: LiveNode, tmp_path: Path, note: str) -> None:
-    """Defect: a note by interfaces' names, which earlier versions left when they were killed, was a traceback."""
+    """Defect: a note keyed by interface names, left by earlier versions that were killed, caused a traceback."""
     (tmp_path / "replaced.json").write_text(note)
     before = dump(link)
 
@@ -192,7 +192,7 @@ def test_a_note_that_cannot_be_read_refuses_the_start(link: LiveNode, tmp_path: 
 
 
 def test_of_an_interface_that_is_made_anew_there_is_one_note(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: each of its indices had one, until the file was too long to be read."""
+    """Defect: each index that the interface ever had got a note, until the file was too long to be read."""
 
     async def start() -> None:
         tc = HtbTrafficControl(["u0"], Ownership(), tmp_path)
@@ -207,7 +207,7 @@ def test_of_an_interface_that_is_made_anew_there_is_one_note(link: LiveNode, tmp
 
 
 def test_what_we_make_is_not_heard_as_a_change_by_others(link: LiveNode, tmp_path: Path) -> None:
-    """pyroute2 makes the root by a socket of its own."""
+    """pyroute2 makes the root through a separate socket, which must count as the throttler's own."""
 
     async def heard() -> tuple[list[KernelChange], list[KernelChange]]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What people see in a terminal of real connections: top, explain, events; and a capture that says the same offline."""
+"""Tests for the commands top, explain, events and replay, with real connections."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def printed(throttler: Throttler, *arguments: str) -> str:
 
 @contextmanager
 def capturing(site: Site, capture: Path, interface: str) -> Iterator[None]:
-    """Have tcpdump write what the proxy's port sees into *capture*."""
+    """Write the traffic of the proxy's port into *capture* with tcpdump, until the block ends."""
     command = ["tcpdump", "-Z", "root", "-U", "--immediate-mode", "-s", "160", "-i", interface, "-w", str(capture)]
     with site.proxy.running([*command, "tcp port 3128"]) as process:
         until(lambda: "listening on" in process.output(), SLOW)
         yield
-        # The end of the last connection: tcpdump has written what came before.
+        # Wait for the end of the last connection: tcpdump has then written everything before it.
         last = -1
         while last != (last := capture.stat().st_size):
             time.sleep(1)
@@ -61,7 +61,7 @@ def test_top_explain_and_events_tell_of_a_cap(site: Site) -> None:
         until(lambda: "applied" in {each["kind"] for each in asked(throttler, "events")["events"]}, SLOW)
         until(lambda: asked(throttler, "summary")["subflows"]["active"] == 2, SLOW)
         transfer(proxy, client, 300_000)
-        # A second subflow that comes late has the anticipated cap lifted, and set again by a soft start.
+        # If the second subflow joins late, the anticipated cap is lifted, and set again by a soft start.
         until(lambda: "in force\n" in printed(throttler, "explain", "10.77.1.2"), SLOW)
         (connection,) = asked(throttler, "connections")["connections"]
         ethernet, wifi = connection["subflows"]

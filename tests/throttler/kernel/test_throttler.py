@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler as a program, on real MPTCP connections: what it caps and what it leaves alone."""
+"""Tests for the throttler as a program, on real MPTCP connections: which subflows it caps, and which it does not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_one_subflow_and_plain_tcp_are_left_alone(site: Site) -> None:
             until(lambda: len(ask(throttler.socket)["connections"]) == 1)
             (shown,) = ask(throttler.socket)["connections"]
             assert len(shown["subflows"]) == 1
-            until(lambda: not site.entries())  # a second one is anticipated for a moment
+            until(lambda: not site.entries())  # For a moment, the throttler anticipates a second subflow
             (shown,) = ask(throttler.socket)["connections"]
             assert "only 1 active subflow" in shown["subflows"][0]["reason"]
 
@@ -112,7 +112,7 @@ def test_paths_told_apart_by_the_proxys_interface(make_testbed: Callable[..., Te
 
 
 def test_a_forged_join_never_counts(site: Site) -> None:
-    """A stranger who knows the token but not the keys joins from an address of the client's Wi-Fi network."""
+    """A stranger who knows the token, but not the keys, joins from an address in the client's Wi-Fi network."""
     from mptcp_layers import MpJoinAck, MpJoinSyn, tcp_option
     from scapy.config import conf
     from scapy.layers.inet import IP, TCP
@@ -126,7 +126,7 @@ def test_a_forged_join_never_counts(site: Site) -> None:
     try:
         with running(site) as throttler, connection(site):
             until(lambda: len(ask(throttler.socket)["connections"]) == 1)
-            until(lambda: not site.entries())  # a join is anticipated for a moment
+            until(lambda: not site.entries())  # For a moment, the throttler anticipates a join
             token = int(ask(throttler.socket)["connections"][0]["token"], 16)
             frame = Ether(src=mac, dst=core_mac) / IP(src=stranger, dst=site.proxy.address("wan0"))
             syn = MpJoinSyn(address_id=9, token=token, nonce=1)
@@ -163,14 +163,17 @@ def test_only_our_bits_of_the_mark_are_changed(site: Site) -> None:
                 site.proxy.run([*mangle, "-A", "POSTROUTING", "-m", "mark", "--mark", mark])
 
             def both_counted() -> bool:
-                """Both subflows have carried data past the counters; a few bytes may all go by one of them."""
+                """Return whether both subflows have sent data past the counters.
+
+                Few bytes might all go over one subflow.
+                """
                 proxy.sendall(bytes(20_000))
                 client.recv(1 << 20)
                 listing = site.proxy.run([*mangle, "-nvxL", "POSTROUTING"]).stdout
                 counts = [int(line.split()[0]) for line in listing.splitlines() if "mark match" in line]
                 return len(counts) == 2 and all(counts)
 
-            # The nftables chain stands at the same priority and may come after the counters of legacy iptables.
+            # The nftables chain has the same priority as legacy iptables, and may run after its counters.
             if site.backend == "iptables":
                 until(both_counted)
             rules = site.proxy.run(["sh", "-c", "nft list ruleset; ipset save"]).stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler's life: start, reload, stop, kill and what changes under it; it leaves the kernel as it was."""
+"""Tests for the throttler's life: start, reload, stop, kill, and changes by others. It leaves the kernel as it was."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_reload_takes_a_good_policy_and_refuses_a_bad_one(site: Site) -> None:
 
 
 def test_the_log_says_which_caps_were_set_and_lifted(site: Site) -> None:
-    # One decision: no cap that is anticipated is lifted, and set again by a second subflow that comes late.
+    # Without anticipation, there is one decision. An anticipated cap could be lifted, and set again for a late subflow.
     site.policy.write_text(POLICY + "anticipate: false\n")
     with running(site) as throttler, connection(site):
         begun = "rule spare-ethernet caps path ethernet at 5 Mbit/s"

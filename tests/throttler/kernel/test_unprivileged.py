@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler as its unit starts it: another user than root, with five capabilities."""
+"""Tests for the throttler with the rights from its systemd unit: a user other than root, with five capabilities."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY_ORDER = POLICY + "  - {name: order, steer: {mode: active-standby, active: wif
 
 @pytest.fixture
 def start(site: Site) -> Iterator[Callable[..., Process]]:
-    """Yield what starts the daemon without root."""
+    """Yield a function that starts the daemon without root."""
     if not all(directory.stat().st_mode & 0o001 for directory in Path(sys.executable).absolute().parents):
         pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
     mounts = throttler_mounts(site.proxy)
@@ -49,13 +49,13 @@ def start(site: Site) -> Iterator[Callable[..., Process]]:
         command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
         command += [f"--{which}={CAPABILITIES}" for which in ("inh-caps", "ambient-caps", "bounding-set")]
         command += [program("mptcp-throttler"), "run", "--config", str(site.config)]
-        # Where systemd has it; the namespace's own /sys has it nowhere, and to find it there takes root.
+        # The path that systemd uses. The namespace's own /sys has no cgroup mount, and mounting one needs root.
         command = ["sh", "-ec", 'mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh", *command]
         environment = {"XTABLES_LOCKFILE": "/run/mptcp-throttler/xtables.lock", **environment}
         return site.proxy.popen(command, name="unprivileged", mounts=mounts, env=environment)
 
     yield started
-    # It is this test's, not the daemon's.
+    # The test made this file, not the daemon, so the test removes it.
     lock.unlink()
 
 
@@ -113,7 +113,7 @@ def test_it_steers_by_order_and_its_keeper_puts_the_sysctls_back(site: Site, sta
 
 
 def backups(site: Site) -> list[bool]:
-    """Return of each subflow whether the proxy's side made it backup."""
+    """Return for each subflow whether the proxy's side made it backup."""
     with site.proxy.entered(), closing(SocketDiagnostics([PORT])) as sockets:
         return [each.made_backup for piece in sockets.pieces() for each in piece]
 

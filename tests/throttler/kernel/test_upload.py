@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Caps on what clients send: the IFB device, its classes and table, on real uploads through the real proxy."""
+"""Tests for caps on real uploads through the proxy: the IFB device, its classes and its nftables table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEVICE = "mptcp-up"
 
 @dataclass
 class Site(ThrottledSite):
-    """A proxy, a sink behind it, and a throttler's configuration."""
+    """A proxy, a sink behind it, and the configuration of a throttler."""
 
     sink: Sink
     body: Path
@@ -55,7 +55,7 @@ class Site(ThrottledSite):
             client.kill()
 
     def traces(self) -> str:
-        """Return what of ours for uploads is in the kernel."""
+        """Return the throttler's upload device and tables that are in the kernel."""
         links = self.node.run(["sh", "-c", f"ip -o link show {DEVICE} 2>/dev/null || true"]).stdout
         return links + self.node.run(["nft", "list", "tables", "netdev"]).stdout
 
@@ -77,7 +77,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 
 def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
-    """Return it once it is there: the cap of a path is in force before the second subflow is, which it waits for."""
+    """Return the subflow on *path*, as soon as it exists. A path's cap is in force before its second subflow exists."""
     found: list[dict[str, Any]] = []
 
     def is_there() -> bool:
@@ -94,7 +94,7 @@ def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
 def test_a_cap_on_upload_shapes_the_chosen_subflow_alone(site: Site, family: int) -> None:
     throttler = site.start(UP)
     with site.upload(family):
-        # First: a cap that is anticipated may be lifted until it is there.
+        # Wait for this subflow first: until it exists, an anticipated cap may be lifted.
         free = subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
         capped = subflow(throttler, "ethernet")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The table for uploads after a kill, when the settings have other interfaces: each has one chain, and no other has."""
+"""Tests for the upload table after a kill and a start with other interfaces: exactly one chain for each interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kernel
 
 @pytest.fixture
 def links(host: LiveNode, require: object) -> Iterator[LiveNode]:
-    """Interfaces u0, u1 and u@2, which nft(8) takes in no name of a chain, in the namespace of *host*."""
+    """Interfaces u0, u1 and u@2 in the namespace of *host*. nft(8) does not accept u@2 in the name of a chain."""
     require("htb", "nftables", "ifb", "nft-ingress")  # type: ignore[operator]
     for name, peer in (("u0", "v0"), ("u1", "v1"), ("u@2", "v2")):
         host.run(["ip", "link", "add", name, "type", "veth", "peer", peer])
@@ -31,7 +31,7 @@ def links(host: LiveNode, require: object) -> Iterator[LiveNode]:
 
 
 async def started(interfaces: Sequence[str], *, stop: bool = False) -> list[str]:
-    """Make the table as a start with *interfaces* does, and leave it as a kill would, or *stop*."""
+    """Make the table as a start with *interfaces* does. Then leave it as a kill would or, with *stop*, remove it."""
     tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(NftTable(Ownership(), interfaces))
     await tc.prepare()
     await netfilter.prepare()
@@ -53,7 +53,7 @@ def hooked(host: LiveNode) -> list[str]:
 @pytest.mark.nightly(besides=("interfaces0", "interfaces4"))
 @pytest.mark.parametrize("interfaces", [["u1", "u0"], ["u0"], ["u1"], ["u1", "u@2"], ["u@2", "u0", "u1"]])
 def test_other_interfaces_after_a_kill_have_one_chain_each(links: LiveNode, interfaces: list[str]) -> None:
-    """Defect: u1's stayed, or was refused (before Linux 6.4), or u0 stayed hooked in the chain of u1."""
+    """Defect: u1's chain stayed, or the table was refused (before Linux 6.4), or u0 stayed hooked in u1's chain."""
     with links.entered():
         asyncio.run(started(["u0", "u1"]))
         assert hooked(links) == ["u0", "u1"]

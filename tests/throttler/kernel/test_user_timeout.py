@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Subflows to clients that vanished end before TCP gives up, after 15 minutes; idle ones as their keepalive has it."""
+"""Tests that subflows to vanished clients end before TCP's own 15 minutes, and idle ones after their keepalive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.kernel
 LONGEST = 120.0
-"""Seconds; half of it is until the socket must be gone, which a retransmission or a probe finds out."""
+"""Seconds. The socket must be gone after half of it, by a failed retransmission or keepalive probe."""
 CODE = """
 import socket, subprocess, sys, time
 from mptcp_throttler.kernel.bpf import SocketPacing
@@ -55,7 +55,7 @@ print("later", lasts(longest))
 def test_what_a_subflow_to_a_client_that_vanished_waits_for(
     require: Callable[..., None], what: str, timeout: float
 ) -> None:
-    """Defect: the timeout took the place of unanswered probes, and an idle tunnel stayed for five minutes, not two."""
+    """Defect: the timeout replaced the limit on unanswered probes, and an idle tunnel stayed five minutes, not two."""
     require("mptcp", "bpf-pacing", "nftables")
     script = 'ip link set lo up && exec "$@"'
     idle = min(timeout, 4.0)

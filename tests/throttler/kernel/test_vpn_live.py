@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""OpenVPN over Multipath TCP: through the proxy by CONNECT, and to a server beside it; caps, budgets, a path that goes.
+"""Tests for OpenVPN over Multipath TCP, through the proxy by CONNECT or to a server beside it.
 
-A download inside the tunnel is what a person sees of it, so that is compared byte by byte.
+The tests cover caps, budgets and the loss of a path. A person notices only the download inside the tunnel, so its
+content is compared.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ rules:
 BIG = "big.bin"
 FILES = {BIG: 16_000_000}
 BURST = 200_000
-"""Bytes that a cap lets pass at once, about."""
+"""Approximate number of bytes that a cap lets pass at once."""
 
 
 @dataclass
 class Site(ThrottledSite):
-    """Where OpenVPN's server is, and what is downloaded from it inside the tunnel."""
+    """The place of OpenVPN's server, and the files that are downloaded from it through the tunnel."""
 
     server: str
-    """The node: ``origin``, to which the proxy connects, or ``proxy``, to which the client connects itself."""
+    """Node of the OpenVPN server: ``origin``, to which the proxy connects, or ``proxy``, to which the client connects.
+    """
     files: Origin
     number: int = field(default=0, init=False, kw_only=True)
 
@@ -56,7 +58,7 @@ class Site(ThrottledSite):
 
     @contextmanager
     def download(self, vpn: OpenVpn) -> Iterator[Callable[[], None]]:
-        """Begin a download through *vpn*; what is yielded waits for its end, and compares what came."""
+        """Start a download through *vpn*. Yields a function that waits for its end and compares the content."""
         self.number += 1
         target = self.testbed.directory / f"download-{self.number}"
         argv = ["curl", "-sSf", "-m", "300", "-o", str(target), f"http://{vpn.server_address}/{BIG}"]
@@ -100,7 +102,7 @@ def site(
 
 
 def subflows(throttler: Throttler) -> list[int]:
-    """Return how many each connection has that the throttler knows."""
+    """Return the number of subflows of each connection that the throttler knows."""
     return [len(each["subflows"]) for each in throttler.status()["connections"]]
 
 
@@ -118,7 +120,7 @@ def test_the_tunnel_has_two_subflows_a_cap_holds_and_a_budget_counts_it(site: Si
             assert carried > BURST
             assert site.received("wlan0") - other > 2 * carried
         received = site.both() - before
-        # Headers and what both ends say of themselves are not counted.
+        # Headers, and control messages of both ends, are not counted.
         wait_until(lambda: 0.9 * received < site.used() - counted < received, "the budget has counted the tunnel")
     wait_until(lambda: subflows(throttler) == [], "the tunnel is gone")
     site.stopped(throttler)
@@ -128,7 +130,7 @@ def test_the_tunnel_has_two_subflows_a_cap_holds_and_a_budget_counts_it(site: Si
 @pytest.mark.parametrize("device", ["eth0", "wlan0"])
 def test_a_path_is_pulled_and_comes_back_and_the_download_inside_is_whole(site: Site, device: str) -> None:
     throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet, wifi], throttle: {rate: 8 Mbit/s}}]\n")
-    # The one on which the connection began, or the one that joined.
+    # *device* has the initial subflow or the joined one; *other* has the other one.
     other = {"eth0": "wlan0", "wlan0": "eth0"}[device]
     with site.vpn() as vpn:
         wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the kernel tests of the throttler as a program share: its site under either backend, and connections to it."""
+"""Helpers for kernel tests of the throttler as a program: its site with either backend, and connections to it."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ EVERYTHING = (
     steer: {mode: active-standby, active: wifi, standby: ethernet}
 """
 )
-"""A policy for which the throttler puts all that it has into the kernel."""
+"""A policy for which the throttler uses every kind of kernel object that it can make."""
 IPPROTO_MPTCP = 262
 PORT = 3128
 MAJOR = "4d50:"
 UNCAPPED = MAJOR + "ffff"
-"""Where subflows go that began in a class and have no cap."""
+"""The class of subflows that were born in a class and have no cap now."""
 
 
 @dataclass
 class Site:
-    """A testbed with a throttler's configuration, and what a test asks about it."""
+    """A testbed with the configuration of a throttler, and queries about the resulting state."""
 
     testbed: Testbed
     backend: str
@@ -70,13 +70,13 @@ class Site:
         return self.testbed["client"]
 
     def start(self) -> Throttler:
-        """Start it, and wait until its loop runs: its socket takes connections earlier than they are answered."""
+        """Start the throttler and wait until it answers. Its socket accepts connections before its loop runs."""
         throttler = start_throttler(self.proxy, self.config)
         ask(throttler.socket)
         return throttler
 
     def throttler(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``mptcp-throttler`` with *arguments* where the daemon's state is."""
+        """Run ``mptcp-throttler`` with *arguments* and the daemon's mounts."""
         process = self.proxy.popen(
             [program("mptcp-throttler"), *arguments, "--config", str(self.config)],
             name=f"throttler-{arguments[0]}-{time.monotonic_ns()}",
@@ -86,11 +86,11 @@ class Site:
         return subprocess.CompletedProcess(arguments, code, process.output(), "")
 
     def entries(self) -> dict[str, str]:
-        """Return the client end of each capped subflow and its class, as ipset or nft shows them."""
+        """Return the client's end of each capped subflow, with its class, as shown by ipset or nft."""
         return {client: classid for client, classid in self._targets().items() if classid != UNCAPPED}
 
     def uncapped(self) -> dict[str, str]:
-        """Return those that have an entry and no cap."""
+        """Return the client's end of each subflow that has an entry but no cap."""
         return {client: classid for client, classid in self._targets().items() if classid == UNCAPPED}
 
     def _targets(self) -> dict[str, str]:
@@ -113,11 +113,11 @@ class Site:
         return found
 
     def kernel_dump(self) -> str:
-        """Return what could differ in the kernel, while a throttler runs too; counters aside."""
+        """Return a dump of the kernel's state without counters. It may be taken while a throttler runs."""
         taken: list[State] = []
 
         def complete() -> bool:
-            """Whether no link went while it was looked at, by which a dump fails."""
+            """Return whether the dump is complete. It is not if a link disappeared while it was taken."""
             taken.append(kernel_state(self.proxy))
             return not differences(taken[-1], taken[-1])
 
@@ -125,11 +125,11 @@ class Site:
         return "\n".join(f"{name}:\n{text}" for name, text in taken[-1].items())
 
     def state(self) -> State:
-        """Return all that could differ: the kernel, processes, BPF, files."""
+        """Return the whole state that a throttler could change: the kernel, processes, BPF, and files."""
         return whole_state(self.proxy, Path(throttler_mounts(self.proxy)["/run/mptcp-throttler"]), more=())
 
     def nothing_left(self, before: State) -> None:
-        """Nothing that a throttler may touch is otherwise than *before*."""
+        """Check that the state is the same as *before*, in everything that a throttler may change."""
         nothing_left(before, self.state)
 
 
@@ -144,7 +144,7 @@ def make_site(backend: str, make_module_testbed: Callable[..., Testbed], require
 
 @contextmanager
 def untouched_afterwards(site: Site) -> Iterator[None]:
-    """Whatever a test does, its throttler must leave the kernel, processes and files as they were."""
+    """Check after the block that the throttler has left kernel, processes and files as they were."""
     site.policy.write_text(POLICY)
     before = site.state()
     yield
@@ -153,7 +153,7 @@ def untouched_afterwards(site: Site) -> Iterator[None]:
 
 @contextmanager
 def running(site: Site) -> Iterator[Throttler]:
-    """A throttler that is stopped as systemd would, and must then end well."""
+    """Run a throttler. At the end, stop it as systemd would; it must exit with status 0."""
     throttler = site.start()
     try:
         yield throttler
@@ -166,7 +166,7 @@ def running(site: Site) -> Iterator[Throttler]:
 
 @contextmanager
 def listening(site: Site, protocol: int = IPPROTO_MPTCP) -> Iterator[socket.socket]:
-    """What accepts connections on the proxy."""
+    """Listen on the proxy and yield the socket."""
     with site.proxy.entered():
         listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, protocol)
     with listener:
@@ -180,7 +180,7 @@ def listening(site: Site, protocol: int = IPPROTO_MPTCP) -> Iterator[socket.sock
 def connected(
     site: Site, listener: socket.socket, family: int = 4, protocol: int = IPPROTO_MPTCP
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A connection from client to *listener* that is up on all its paths; yields both ends."""
+    """Open a connection from the client to *listener*, exchange a byte each way, and yield both ends."""
     kind = socket.AF_INET6 if family == 6 else socket.AF_INET
     with ExitStack() as stack:
         with site.client.entered():
@@ -203,25 +203,27 @@ def connected(
 def connection(
     site: Site, family: int = 4, protocol: int = IPPROTO_MPTCP
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The same, to a listener of its own."""
+    """Open a connection like `connected`, with a listener of its own."""
     with listening(site, protocol) as listener, connected(site, listener, family, protocol) as ends:
         yield ends
 
 
 def ask(path: Path) -> dict[str, Any]:
-    """Return the status of the daemon that listens at *path*, for which a busy machine has more time than a person."""
+    """Return the status of the daemon that listens at *path*. The timeout is longer than that for people."""
     return status_client.ask(path, {"query": "status"}, ANSWER)
 
 
 def both_known(path: Path) -> bool:
-    """Whether the daemon at *path* knows both subflows of its only connection: until then a cap is anticipated, and may
-    be lifted."""
+    """Return whether the daemon at *path* knows both subflows of its only connection.
+
+    Until then, it only anticipates a cap, and may lift it.
+    """
     shown = ask(path)["connections"]
     return [len(connection["subflows"]) for connection in shown] == [2]
 
 
 def until(holds: Callable[[], object], timeout: float = 60) -> None:
-    """Wait until *holds*, which must be within *timeout* seconds."""
+    """Wait until *holds*. It must hold within *timeout* seconds."""
     deadline = time.monotonic() + timeout
     while not holds():
         assert time.monotonic() < deadline, "did not come true"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the kernel tests of caps, modes and budgets share: the two paths, a download, and how a throttler ends."""
+"""Helpers for the kernel tests of caps, modes and budgets: two paths, a download, and the end of a throttler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ UNCAPPED = PATHS + "rules: []\n"
 
 
 def goes_on(throttler: Throttler, times: int = 2) -> None:
-    """Wait until *throttler* has compared all that it has with the kernel so often: what comes by itself has come."""
+    """Wait until *throttler* has compared its state with the kernel *times* times.
+
+    It has then repaired all that it can.
+    """
 
     def compared() -> int:
         return int(throttler.status()["counters"]["observers"]["resyncs"])
@@ -44,7 +47,7 @@ def goes_on(throttler: Throttler, times: int = 2) -> None:
 
 @dataclass
 class ThrottledSite:
-    """A testbed with a proxy and a throttler's configuration; its policy is changed by writing it anew."""
+    """A testbed with a proxy and the configuration of a throttler. A test changes the policy by rewriting its file."""
 
     testbed: Testbed
     proxy: Proxy
@@ -52,11 +55,11 @@ class ThrottledSite:
     config: Path
     latest: Throttler | None = field(default=None, init=False, kw_only=True)
     before: State = field(default_factory=dict, init=False, kw_only=True)
-    """What was there before the first throttler."""
+    """The state before the first throttler started."""
 
     @classmethod
     def on(cls, testbed: Testbed, *more: Any, settings: dict[str, Any] | None = None) -> Self:
-        """Start the proxy on *testbed*; *more* are the fields of a subclass."""
+        """Start the proxy on *testbed*. *more* are the values for the fields of a subclass."""
         policy = testbed.directory / "policy.yaml"
         config = write_throttler_config(testbed["proxy"], policy, settings=settings or {})
         policy.write_text(UNCAPPED)
@@ -69,12 +72,15 @@ class ThrottledSite:
         return self.testbed["proxy"]
 
     def state(self) -> State:
-        """Return the whole state of the proxy, less Squid's processes, which come and go."""
+        """Return the whole state of the proxy's host. Squid's processes are left out, because they come and go."""
         run = Path(throttler_mounts(self.node)["/run/mptcp-throttler"])
         return whole_state(self.node, run, more=(), besides=(self.proxy.process.pid,))
 
     def start(self, policy: str) -> Throttler:
-        """Start a throttler; one that a failed test left running is ended, so that the failure stays that test's."""
+        """Start a throttler.
+
+        If a failed test left one running, end that first, so that this test does not fail because of it.
+        """
         if self.latest is not None and self.latest.process.running:
             self.latest.process.kill()
             self._cleaned()
@@ -87,23 +93,24 @@ class ThrottledSite:
         throttler.process.signal(signal.SIGHUP)
 
     def curl(self, url: str, *arguments: str, family: int = 4) -> list[str]:
-        """Return the command of a client that gets *url* over Multipath TCP through the proxy."""
+        """Return a client command that downloads *url* over Multipath TCP through the proxy."""
         return mptcp_command(
             ["curl", "-s", "-m", "300", "-o", "/dev/null", *arguments, "-x", self.proxy.url(family), url]
         )
 
     def abort(self, client: Program) -> None:
-        """End a download so that its connection is gone at once.
+        """End a download and reset its sockets, so that its connection is gone at once.
 
-        Without the resets, a client that had read all leaves the proxy with two subflows of window zero for a minute.
+        Without the resets, a client that had stopped reading would leave the proxy with two zero-window subflows for a
+        minute.
         """
         client.kill()
         self.testbed["client"].run(["ss", "-tK"])
 
     def stopped(self, throttler: Throttler, *, keeper: bool = False) -> None:
-        """Stop *throttler* as systemd would; it must end well, and leave nothing.
+        """Stop *throttler* as systemd would. It must exit with status 0 and leave nothing.
 
-        *keeper*: connections go on that need the keeper of the path manager, which is still there then.
+        *keeper*: remaining connections still need the keeper of the path manager, so the keeper may still run.
         """
         throttler.process.signal(signal.SIGTERM)
         assert throttler.process.wait(60) == 0, throttler.process.output()
@@ -111,7 +118,7 @@ class ThrottledSite:
         nothing_left(self.before, self.state, keeper=keeper)
 
     def cleanup(self) -> str:
-        """Run ``mptcp-throttler cleanup``, which must succeed and leave nothing; return what it says."""
+        """Run ``mptcp-throttler cleanup``, which must succeed and leave nothing. Return its output."""
         said = self._cleaned()
         nothing_left(self.before, self.state)
         return said

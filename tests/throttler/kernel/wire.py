@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Segments that nobody's stack sent, put on a link in front of the proxy."""
+"""Crafted TCP segments, put directly on a link in front of the proxy."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mptcp_throttler.mptcp.segment import parse_frame
 ETH_P_ALL = 3
 NO_OPERATION = "NOP"
 MOST_OPTIONS = 40
-"""Bytes that a TCP header has for them."""
+"""Maximum length of the options in a TCP header, in bytes."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def _words(data: bytes) -> int:
-    """Return the sum of big-endian words."""
+    """Return the sum of the big-endian 16-bit words of *data*."""
     return sum(struct.unpack(f"!{len(data) // 2}H", data))
 
 
@@ -58,7 +58,7 @@ class _Message(ctypes.Structure):
 
 
 class Link:
-    """The core's end of a link to the proxy; sends frames with the addresses that are wanted."""
+    """The core router's end of a link to the proxy. It sends frames with any source address."""
 
     def __init__(self, core: LiveNode, proxy: LiveNode, device: str = "to-proxy", end: str = "wan0") -> None:
         self._macs = [
@@ -90,14 +90,17 @@ class Link:
         return bytes(Ether(src=self._macs[0], dst=self._macs[1]) / packet / segment)
 
     def with_each(self, client: tuple[str, int], options: Sequence[bytes], **tcp: Any) -> list[bytes]:
-        """Return a frame with each of *options*, all that it has, in bytes: many times faster than ``frame``."""
+        """Return a frame for each of *options*, given as the bytes of its TCP options.
+
+        This is much faster than ``frame``.
+        """
         blank = self.frame(client, options=[(NO_OPERATION, None)] * MOST_OPTIONS, **tcp)
         begin, place = blank[:-MOST_OPTIONS], slice(len(blank) - MOST_OPTIONS - 4, len(blank) - MOST_OPTIONS - 2)
         (checksum,) = struct.unpack("!H", blank[place])
         frames = []
         for each in options:
             padded = each.ljust(MOST_OPTIONS, b"\1")
-            # RFC 1624: what the words of the options add to the sum.
+            # RFC 1624: add the difference that the words of the options make to the checksum.
             total = (~checksum & 0xFFFF) + _words(padded) - _words(bytes([1]) * MOST_OPTIONS)
             while total >> 16:
                 total = (total & 0xFFFF) + (total >> 16)
@@ -108,13 +111,13 @@ class Link:
         self._socket.send(frame)
 
     def volley(self, frames: Sequence[bytes], at_once: int) -> Volley:
-        """Prepare *frames*, of which each call then sends *at_once*: many more a second than one by one."""
+        """Prepare *frames*. Each call of the result sends the next *at_once*, which is much faster than one by one."""
         return Volley(self._socket.fileno(), frames, at_once)
 
     def handshake(self, client: tuple[str, int]) -> None:
-        """Open a connection as far as the wire shows: the proxy's kernel drops the third ACK for its sequence number.
+        """Open a connection as an observer sees it. The proxy's kernel drops the third ACK for its sequence number.
 
-        Whoever does so is on the way, and sees what the proxy answers. Nobody may have the client's address.
+        An attacker who can do this is on the path and sees the proxy's answers. No host may have the client's address.
         """
         from mptcp_layers import MpCapable, tcp_option
 
@@ -132,7 +135,7 @@ class Link:
 
 
 class Volley:
-    """Frames that lie ready for sendmmsg(2), which another thread does not wait for."""
+    """Frames that are prepared for sendmmsg(2). The call does not hold up other threads."""
 
     def __init__(self, fd: int, frames: Sequence[bytes], at_once: int) -> None:
         self._fd = fd
@@ -142,7 +145,7 @@ class Volley:
         self._turn = itertools.cycle([(_Message * len(batch))(*batch) for batch in batches])
 
     def send(self) -> int:
-        """Send the next ones, and return how many the kernel took. Raises OSError where it took none."""
+        """Send the next frames and return how many the kernel accepted. Raises OSError if it accepted none."""
         batch = next(self._turn)
         sent = int(_LIBC.sendmmsg(self._fd, batch, len(batch), 0))
         if sent < 0:

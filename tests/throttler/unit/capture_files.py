@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Capture files made by hand, from frames: pcap and pcapng, with any link layer. Seconds since the epoch, bytes."""
+"""Builds capture files from frames: pcap and pcapng, with any link layer. Times are in seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scapy.utils import RawPcapReader
 
 START = 1_700_000_000.0
 Frame = tuple[float, str, bytes]
-"""Time, interface, the frame with its Ethernet header."""
+"""Time, interface, and the frame with its Ethernet header."""
 Wrap = Callable[[bytes], bytes]
 
 ETHERNET, RAW, COOKED, COOKED_2 = 1, 101, 113, 276
@@ -22,16 +22,16 @@ BOTH: list[Frame] = [
     *((START + at, interface, frame) for at, interface, frame in IPV4),
     *((START + 3 + at, interface, frame) for at, interface, frame in IPV6),
 ]
-"""Two real connections of two subflows each, one after the other."""
+"""Two real connections with two subflows each, one after the other."""
 LABORATORY: list[Frame] = [
     (about.sec + about.usec / 1e6, "v0", data)
     for data, about in RawPcapReader(str(Path(__file__).parents[1] / "captures/ethernet.pcap"))
 ]
-"""30,000 bytes down, 1 up, of which the first 160 of each frame were captured."""
+"""30,000 bytes down and 1 byte up. The first 160 bytes of each frame were captured."""
 
 
 def tagged(*protocols: int) -> Wrap:
-    """Return what puts 802.1Q tags into an Ethernet frame."""
+    """Return a function that inserts 802.1Q tags into an Ethernet frame."""
 
     def wrap(frame: bytes) -> bytes:
         tags = b"".join(struct.pack("!HH", protocol, 7) for protocol in protocols)
@@ -49,11 +49,11 @@ def cooked_2(frame: bytes) -> bytes:
 
 
 _PROXY: Final = {bytes.fromhex("b24b217e00e8"), bytes.fromhex("7659e8d6f249")}
-"""Its Ethernet addresses in these frames."""
+"""The proxy's Ethernet addresses in these frames."""
 
 
 def _packet_type(frame: bytes) -> int:
-    """4 for what the proxy sent, 0 for what it got."""
+    """Return the packet type of a cooked capture: 4 if the proxy sent the frame, otherwise 0."""
     return 4 if frame[6:12] in _PROXY else 0
 
 
@@ -62,7 +62,7 @@ def bare(frame: bytes) -> bytes:
 
 
 def extended(frame: bytes) -> bytes:
-    """Return an IPv6 frame with hop-by-hop and destination options before TCP; others as they are."""
+    """Return an IPv6 frame with hop-by-hop and destination options before TCP, and any other frame unchanged."""
     if frame[12:14] != b"\x86\xdd":
         return frame
     extensions = bytes([60, 0, 1, 4, 0, 0, 0, 0]) + bytes([6, 0, 1, 4, 0, 0, 0, 0])
@@ -84,7 +84,7 @@ def pcap(
 
 
 def block(kind: int, body: bytes, order: str = "<") -> bytes:
-    """Return a block of pcapng."""
+    """Return a block of a pcapng file."""
     body += bytes(-len(body) % 4)
     return struct.pack(order + "II", kind, len(body) + 12) + body + struct.pack(order + "I", len(body) + 12)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fixtures of the tracker's unit tests, of those that replay captures, and of those that look what is freed."""
+"""Fixtures for the tests of the tracker, of replayed captures, and of memory that must be freed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def host() -> Host:
 
 @pytest.fixture
 def collected_by_hand() -> Iterator[None]:
-    """The garbage collector finds nothing by itself, as in the daemon; what was there before it does not look at."""
+    """Switch off the automatic garbage collector, as in the daemon.
+
+    Objects from before the test are excluded from collection.
+    """
     gc.disable()
     gc.freeze()
     try:
@@ -39,7 +42,7 @@ def collected_by_hand() -> Iterator[None]:
 
 @pytest.fixture
 def replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Replay bytes; return exit status, what was printed, and what was said."""
+    """Return a function that replays a capture. It returns exit status, standard output and standard error."""
 
     def run(capture: bytes, *arguments: str, policy: str = POLICY) -> tuple[int, str, str]:
         (tmp_path / "policy.yaml").write_text(policy)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A stage of budgets with the sockets and connections that it meters, as tests make them up."""
+"""A budget stage with simulated sockets and connections that it meters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def four_tuple(remote: str, port: int = 40000) -> FourTuple:
 
 
 class Host:
-    """A stage, the sockets that the kernel has, and connections of which each has one subflow or two."""
+    """A stage, the sockets of a fake kernel, and connections with one or more subflows."""
 
     def __init__(self, subject: Policy = MONTHLY, now: str = "2026-11-20 12:00") -> None:  # a Friday
         self.stage = BudgetStage()
@@ -89,7 +89,7 @@ class Host:
         )
 
     def sweep(self, seconds: float = 1.0) -> set[int]:
-        """Let time pass and sample all sockets; return the connections that are to be decided anew."""
+        """Let time pass and sample all sockets. Return the connections that must be decided anew."""
         self.now += seconds
         self.clock += seconds
         stale = set(self.stage.advance(self.now, self.clock))
@@ -97,7 +97,7 @@ class Host:
         return stale | set(observed(self.stage, Samples(self.clock, dict(self.sockets), True)).changed)
 
     def close(self, token: int, report: bool = True) -> None:
-        """The connection ends: its sockets are gone, and the tracker knows it."""
+        """End the connection. Its sockets are gone, and the tracker knows it. With *report*, the meter reports them."""
         for subflow in self.connections.pop(token).subflows:
             socket = self.sockets.pop(subflow.four_tuple)
             if report:
@@ -109,7 +109,7 @@ class Host:
         self.stage.sockets.socket_closed(socket.cookie, end, socket.bytes_acked, socket.bytes_received)
 
     def used(self) -> dict[str, int]:
-        """Return what came to each budget, all clients and periods together."""
+        """Return the bytes counted for each budget, summed over clients and periods."""
         for account, octets in self.stage.sockets.take_pending().added.items():
             self.written[account] = self.written.get(account, 0) + octets
         found: dict[str, int] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One peer of the proxy and the segments that both send: the tracker's tests read as dialogues.
+"""A client of the proxy and the segments of both ends, so that the tracker's tests read as dialogues.
 
-The segments carry right sequence numbers, keys and HMACs unless a test asks for wrong ones.
+The segments have correct sequence numbers, keys and HMACs, unless a test asks for wrong ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROXY, PORT = "192.0.2.1", 3128
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 OPENED, ACTIVE, CHANGED = "connection-opened", "subflow-active", "subflow-changed"
 CLOSED, REFUSED, ENDED, DISAGREE = "subflow-closed", "join-refused", "connection-closed", "disagreement"
-"""What the tracker tells."""
+"""Kinds of events that the tracker emits."""
 
 
 def packed(address: str) -> bytes:
@@ -44,7 +44,7 @@ def packed(address: str) -> bytes:
 
 
 class Host:
-    """A client's MPTCP connection to the proxy: its keys, its token, the time on the wire."""
+    """A client's MPTCP connection to the proxy, with its keys, its token and the current time."""
 
     def __init__(self, name: str = "phone", time: float = 1000.0) -> None:
         seed = hashlib.sha256(name.encode()).digest()
@@ -68,7 +68,7 @@ class Host:
 
 
 class Path:
-    """One subflow of a host, and every segment of it that signals something."""
+    """One subflow of a host, with all segments that signal something."""
 
     def __init__(
         self, host: Host, address: str, port: int, initial: bool, proxy: str = PROXY, interface: str = "eth0"
@@ -81,7 +81,7 @@ class Path:
         self.remote_id, self.local_id, self.backup = (0, 0, False) if initial else (seed[16], 0, False)
 
     def again(self) -> Path:
-        """A later attempt on the same four-tuple."""
+        """Return a later attempt with the same four-tuple."""
         other = Path.__new__(Path)
         other.__dict__.update(self.__dict__)
         other.client_isn = (self.client_isn + 77_777) % 2**32
@@ -170,7 +170,7 @@ class Path:
         return [self.syn(), self.syn_ack(), self.ack()]
 
     def established(self) -> list[Segment | KernelEvent]:
-        """The handshake, and the kernel's event after it."""
+        """Return the handshake and the kernel's event after it."""
         kind = KernelEventKind.CREATED if self.is_initial else KernelEventKind.SUBFLOW_ESTABLISHED
         return [*self.handshake(), self.kernel(kind)]
 
@@ -200,7 +200,7 @@ def announced(tracker: Tracker, *items: Segment | KernelEvent) -> list[str]:
 
 
 def opened(tracker: Tracker, host: Host) -> Path:
-    """Open a connection; return its first subflow."""
+    """Open a connection and return its first subflow."""
     path = host.initial()
     assert announced(tracker, *path.established()) == [OPENED, ACTIVE]
     return path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How tests replay a capture; the fixture ``replay`` is a ``Run``."""
+"""Types and helpers for tests that replay a capture. The fixture ``replay`` is a ``Run``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Made-up samples for the stages: subflows whose rate and backlog a test sets, and their sockets."""
+"""Simulated subflows and their sockets for tests of the stages. A test sets rate and backlog."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Su
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 MBIT = 1_000_000
-"""Bits/s."""
+"""In bit/s."""
 NOW = -1.0
-"""When a socket was read that is read as the samples are taken."""
+"""Time of reading for a socket that is read at the time of the sample."""
 IDLE = TcpInfo(
     rtt=40_000,
     mss=1448,
@@ -31,16 +31,16 @@ def four_tuple(path: int, connection: int = 1, client: int = 77) -> FourTuple:
 
 @dataclass
 class Flow:
-    """A subflow."""
+    """A simulated subflow."""
 
     four_tuple: FourTuple
     capped: bool
     rate: float
-    """Bits/s."""
+    """In bit/s."""
     waiting: int = 300_000
-    """Bytes."""
+    """Bytes that wait in the send buffer."""
     unacked: int = 10
-    """Segments."""
+    """In segments."""
     token: int = 1
     delivered: float = 0.0
     window_limited: int = 0
@@ -66,7 +66,7 @@ def free(rate: float = 30 * MBIT, connection: int = 1) -> Flow:
 
 
 def sampled(now: float, sockets: Iterable[KernelSubflow], complete: bool = True) -> Samples:
-    """Return samples of *sockets*, which were read at *now* where they do not say when."""
+    """Return samples of *sockets*. A socket without a time of its own counts as read at *now*."""
     read = [each._replace(read=now) if each.read == NOW else each for each in sockets]
     return Samples(now, {each.four_tuple: each for each in read}, complete)
 
@@ -79,7 +79,7 @@ def connection_of(token: int, four_tuples: Iterable[FourTuple]) -> Connection:
 
 
 def observed(stage: Stage, samples: Samples) -> Outcome:
-    """Return what *stage* makes of *samples*, all its slices together."""
+    """Return the combined outcome of all slices in which *stage* processes *samples*."""
     changed: list[int] = []
     effects: list[Effect] = []
     for outcome in stage.observe(samples):

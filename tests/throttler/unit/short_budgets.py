@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A policy with a budget, for tests of budgets."""
+"""A policy with one budget, for tests of budgets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Short policies that tests write down."""
+"""Builds short policies for tests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ NAMED = "budgets: {month: {period: month, steps: [{after: 1 GB, throttle: none}]
 
 
 def rules(*lines: str) -> str:
-    """Return a policy of two paths, a and b, and a rule for each of *lines*, from its fourth line on."""
+    """Return a policy with two paths, a and b, and one rule for each of *lines*, starting on line 4."""
     paths = "{a: {subflow: initial}, b: {subflow: joined}}"
     return f"version: 1\npaths: {paths}\nrules:\n" + "".join(f"- {{{line}}}\n" for line in lines)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Answers of the status socket made by hand: what the commands for people are shown."""
+"""Answers of the status socket, built by hand, as input for the commands that people use."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def page(*connections: Answer, total: int | None = None, at: float = NOW) -> Ans
 
 
 def many(count: int) -> Callable[[Answer], Answer]:
-    """Return what answers with the page that is asked for, of *count* connections."""
+    """Return a function that answers with the requested page of *count* connections."""
 
     def answer(request: Answer) -> Answer:
         start = request.get("offset", 0)

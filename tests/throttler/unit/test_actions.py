@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is done of what stages want, and what is said of it where the kernel refuses."""
+"""Tests for carrying out what stages want, and for the log when the kernel refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 
 class Refusing:
-    """A path manager under which no connection is."""
+    """A path manager that refuses each change, as for connections that it does not manage."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -42,7 +42,7 @@ def effects(path_manager: Refusing) -> Actions:
 def test_of_many_connections_that_cannot_be_steered_a_few_are_named_in_a_minute(
     effects: Actions, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: after a reload to a policy by order each connection from before had a line, and an event by it."""
+    """Defect: after a reload to a policy by order, each older connection caused a line in the log, and an event."""
     now = 6_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     wanted = [SetBackup(token, four_tuple(1, token), True, "s") for token in range(1, 101)]

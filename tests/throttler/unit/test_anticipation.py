@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which connections are decided as if they had two paths, and what is remembered of their clients."""
+"""Tests for anticipation: which connections are treated as if they had two paths, and the memory of their clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def subflow(remote: bytes, port: int, initial: bool, since: float) -> Subflow:
 
 
 class Clients:
-    """Connections of clients, as they begin, are joined and end."""
+    """Connections of clients that begin, are joined and end."""
 
     def __init__(self) -> None:
         self.anticipation = Anticipation()
@@ -63,7 +63,7 @@ class Clients:
         return self.anticipation.paths(connection, len(connection.subflows), now)
 
     def pass_by(self, now: float) -> list[int]:
-        """Decide anew what is due, as the daemon does."""
+        """Decide anew all connections that are due, as the daemon does."""
         due = self.anticipation.due(now)
         for token in due:
             self.subflows(token, now)
@@ -190,7 +190,7 @@ def test_a_join_that_was_lost_is_waited_for_while_others_get_theirs(clients: Cli
 
 
 def test_one_behind_an_address_with_others_is_given_little(clients: Clients) -> None:
-    """A laptop with one path, and a phone with two, behind one router."""
+    """A laptop with one path and a phone with two share the address of a router."""
     for number in range(10):
         phone = clients.begin(100.0 + 5 * number)
         laptop = clients.begin(100.01 + 5 * number)
@@ -236,7 +236,10 @@ def test_a_client_is_unknown_again_after_a_long_silence(clients: Clients) -> Non
 
 
 def test_clients_that_do_not_come_again_are_forgotten_after_a_long_silence(clients: Clients) -> None:
-    """Defect: only one that came again was, so that up to 65,536 were kept, with what their subflows begin with."""
+    """Defect: a client was forgotten only when it returned.
+
+    Up to 65,536 were kept, with the initial limits of their subflows.
+    """
     lone(clients, 100.0)
     clients.join(clients.begin(100.0, OTHER), 100.06)
     assert clients.anticipation.take_flips() == {CLIENT: True}
@@ -277,7 +280,7 @@ STEPS = st.lists(
 @settings(max_examples=examples(300), deadline=None)
 @given(STEPS)
 def test_clients_are_kept_in_the_order_in_which_they_were_last_seen(steps: list[tuple[str, int, float]]) -> None:
-    """Else one that was seen would stand before those that are to be forgotten."""
+    """Otherwise a recently seen client could come before expired ones and delay their removal."""
     clients, now = Clients(), 1000.0
     for what, number, seconds in steps:
         now += seconds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What subflows have from their first segment on, by the client's prefix."""
+"""Tests for births: the limits that a subflow's socket gets at its acceptance, by the client's prefix."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_where_nothing_is_anticipated_little_changes() -> None:
 
 
 def test_a_path_by_more_than_addresses_has_none() -> None:
-    """An uncapped subflow of the same prefix would begin small for nothing."""
+    """An uncapped subflow with the same prefix would start with small limits for no reason."""
     assert found(RULE, paths=(replace(PATHS[0], subflow="initial"), PATHS[1])) == {}
     assert found(RULE, paths=(a_path("ethernet", interfaces=frozenset({"eth0"})), PATHS[1])) == {}
 
@@ -89,7 +89,7 @@ def test_an_exempt_prefix_within_a_capped_one_begins_as_usual() -> None:
 
 
 def test_under_a_cap_that_falls_at_once_sockets_have_its_class_alone() -> None:
-    """Defect: they kept the small bound for life, also those of a client with a single path that was released."""
+    """Defect: sockets kept the small limit for life, even if their client had a single path and was released."""
     at_once = replace(RULE, throttle=replace(CAP, landing=Onset.IMMEDIATE))
     assert found(at_once) == {ETHERNET: Birth(class_id=CLASS), WIFI: AS_USUAL}
     assert found(replace(at_once, throttle=replace(CAP, landing=Onset.IMMEDIATE, share=Share.CLIENT))) == {}
@@ -97,7 +97,7 @@ def test_under_a_cap_that_falls_at_once_sockets_have_its_class_alone() -> None:
 
 
 def test_a_cap_that_some_connections_never_have_is_not_expected() -> None:
-    """Defect: a connection with more subflows kept the small bound for life, for no cap took it back."""
+    """Defect: a connection with more subflows kept the small limit for life, as no cap replaced it."""
     assert found(replace(RULE, max_subflows=2)) == {}
 
 
@@ -117,7 +117,7 @@ INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
 )
 @pytest.mark.parametrize("last", [False, True])
 def test_a_rule_above_may_decide_about_some_subflows_of_the_prefix(other: PathMatch, last: bool) -> None:
-    """Defect: what it exempted was accepted into the class of the cap, and kept the small bound for life."""
+    """Defect: exempted subflows were accepted into the class of the cap, and kept the small limit for life."""
     paths = (*PATHS, other) if last else (other, *PATHS)
     assert found(NONE_FOR, RULE, paths=paths) == {}
     capped_otherwise = replace(NONE_FOR, throttle=replace(CAP, ceil=1_000_000))
@@ -134,7 +134,7 @@ def test_a_rule_above_may_decide_about_some_subflows_of_the_prefix(other: PathMa
     ],
 )
 def test_a_rule_above_that_is_for_other_prefixes_changes_nothing(other: PathMatch) -> None:
-    """Of two prefixes of which one is in the other the longer one decides."""
+    """If one of two prefixes contains the other, the longer one decides."""
     births = found(NONE_FOR, RULE, paths=(*PATHS, other))
     assert births[ETHERNET] == under_cap(5_000_000, CLASS)
     assert all(births[each] == AS_USUAL for each in other.clients or ())
@@ -147,7 +147,7 @@ def test_of_several_prefixes_only_those_are_left_out_on_which_a_rule_above_may_d
 
 
 def test_a_rule_for_each_of_many_paths_costs_as_much_as_one_for_all() -> None:
-    """Defect: each prefix was looked for in the paths of all rules above, for half a second, while the loop waited."""
+    """Defect: each prefix was compared with the paths of all rules above, and the loop stopped for half a second."""
     paths = tuple(
         a_path(f"p{path}", clients=tuple(ip_network(f"10.{path}.{net}.0/24") for net in range(250)))
         for path in range(40)
@@ -159,7 +159,7 @@ def test_a_rule_for_each_of_many_paths_costs_as_much_as_one_for_all() -> None:
         assert len(births(policy(*rules, paths=paths), [True] * len(rules), lambda _: CLASS)) == 10_000
         return time.process_time() - began
 
-    # Then 100 times as much, now 2.
+    # Before, this took 100 times as long. Now it takes twice as long.
     assert min(seconds(*rules) for _ in range(3)) < 15 * min(seconds(replace(RULE, paths=None)) for _ in range(3))
 
 
@@ -185,7 +185,7 @@ CLIENTS = st.lists(PREFIXES, min_size=1, max_size=4).map(tuple)
 
 
 def in_the_map(given_births: Mapping[Network, Birth], address: IPv4Address | IPv6Address) -> Birth:
-    """Return what the map has for *address*: the entry with the longest prefix of all, as the kernel looks it up."""
+    """Return the map's entry for *address*: the one with the longest prefix, as the kernel looks it up."""
     packed = mapped(address.packed) if address.version == 4 else address.packed
     number, longest = int.from_bytes(packed, "big"), (-1, AS_USUAL)
     for network, birth in given_births.items():
@@ -201,7 +201,7 @@ def in_the_map(given_births: Mapping[Network, Birth], address: IPv4Address | IPv
 def test_an_address_has_what_the_longest_prefix_of_its_own_version_has(
     capped: tuple[Network, ...], other: tuple[Network, ...], address: IPv4Address | IPv6Address
 ) -> None:
-    """Defect: IPv4 clients were in ``::/0``, and began as those of a capped path of IPv6."""
+    """Defect: IPv4 clients matched ``::/0``, and began like clients of a capped IPv6 path."""
     births = found(RULE, paths=(a_path("ethernet", clients=capped), a_path("wifi", clients=other)))
     own = [network for network in (*capped, *other) if address in network]
     expected = births[max(own, key=lambda network: network.prefixlen)] if own and births else AS_USUAL

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Subflows whose sockets were accepted into the class of a cap: their entries, and what is charged for them."""
+"""Tests for subflows whose sockets were accepted into the class of a cap: their entries and their overshoot."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_one_that_loses_its_cap_is_sent_past_the_class_until_it_ends() -> None:
 def test_one_that_lost_its_cap_and_for_whose_next_one_no_class_is_left_is_sent_past_the_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Defect: its socket sent into the class in which it began, and was under that cap again."""
+    """Defect: its socket still sent into the class in which it was born, and had that cap again."""
     planner = scene_of().planner
     own = rule("own", throttle(1_000_000, Share.CONNECTION))
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What BPF programs are told: the settings that they are loaded with, and limits of sockets."""
+"""Tests for the data that BPF programs get: their constants, and the limits of sockets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Budgets in the policy: periods by the calendar, steps, and what is a mistake."""
+"""Tests for budgets in the policy: periods by the calendar, steps, and mistakes."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ def test_steps_that_do_not_ascend() -> None:
 
 @pytest.mark.parametrize("volume", [f'"1{"0" * 400} GB"', f'"1{"0" * 10_000} GB"', "1000000000000000001", "1000001 TB"])
 def test_a_volume_that_nobody_could_print(volume: str) -> None:
-    """Defect: it was taken, and whatever was to say something of it failed: the check, the plan, the daemon."""
+    """Defect: the volume was accepted, and everything that printed it failed: the check, the plan, the daemon."""
     (problem,) = check_policy((POLICY % "period: day").replace("3 MB", volume), "policy.yaml").problems
     assert "is out of range; at most 1000000 TB is allowed" in str(problem)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a summary says of budgets: by account and in all, at the edges of a budget's steps."""
+"""Tests for the rows about budgets in a summary: per account and in total, at the steps of a budget."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ START, END = period(BUDGET, PER_CLIENT.time_zone, NOW)
     ],
 )
 def test_an_account_is_used_up_at_the_first_step(used: int, step: int | None, next_step: int | None) -> None:
-    """Defect: at the first step the volume became that of the second, so that nothing was used up until the last."""
+    """Defect: at the first step, the volume changed to the second step's.
+
+    Nothing was therefore used up before the last step.
+    """
     volume, used_up = MB, int(used >= MB)
     (total,), (account,) = budget_rows(PER_CLIENT, {Account(BUDGET.name, "10.77.1.9", START): used}, NOW, 100)
     assert (account["used"], account["volume"], account["left"]) == (used, volume, max(0, volume - used))

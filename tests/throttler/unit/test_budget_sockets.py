@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The sockets that budgets meter: each byte counts once, whatever becomes of socket, connection and ledger."""
+"""Tests for the sockets that budgets meter: each byte counts once, whatever happens to the socket or the ledger."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_socket_that_never_reports_is_forgotten() -> None:
 
 
 def test_the_ledger_forgets_sockets_that_nobody_reports_when_they_are_forgotten() -> None:
-    """Defect: where closed sockets are not metered, each left its counters in the ledger until the next start."""
+    """Defect: if closed sockets were not metered, each left its counters in the ledger until the next start."""
     host = Host()
     for token, octets in ((1, 70_000), (2, 5)):
         host.connect(token, "10.77.1.2")
@@ -89,7 +89,7 @@ def test_the_ledger_forgets_sockets_that_nobody_reports_when_they_are_forgotten(
     assert not host.stage.sockets.closed
     host.sweep(FORGET_SECONDS + 1)
     usage = host.stage.sockets.take_pending()
-    # The counters of the second one are not in the ledger yet, and need not be: its bytes are.
+    # The counters of the second socket were never written to the ledger. Its bytes are.
     assert (usage.counters, usage.closed) == ({}, frozenset({1, 2}))
     assert list(usage.added.values()) == [5]
     assert not host.stage.sockets.counters
@@ -140,7 +140,7 @@ def test_the_ledger_forgets_a_socket_whose_metering_ended_and_that_nobody_report
 
 
 def test_a_sweep_says_nothing_of_sockets_that_began_after_it() -> None:
-    """Where few sockets are watched, they are looked up, and no sweep comes for long."""
+    """If few sockets are watched, they are looked up one by one, and no sweep happens for a long time."""
     host = Host(policy(HOURS))
     host.sweep()
     host.connect(1, "10.77.1.2")
@@ -176,7 +176,7 @@ def test_a_port_that_is_used_again_is_another_socket() -> None:
     host.connections[2] = Connection(2, (subflow,), host.now)
     host.decide(2)
     new, host.sockets = host.sockets, {name: old}
-    host.sweep()  # it read the socket before the port was used again
+    host.sweep()  # This sample read the socket before the port was used again
     host.sockets = new
     host.sweep()
     host.report(old._replace(bytes_acked=1200))
@@ -201,8 +201,10 @@ def test_what_the_ledger_knows_of_a_socket_is_not_counted_again() -> None:
 
 
 def test_counters_of_sockets_go_that_are_in_no_sweep_and_none_of_others_that_nothing_meters_yet() -> None:
-    """Defect: they went ten minutes after a start, so that a socket whose metering began later counted from its first
-    byte again."""
+    """Defect: such counters were removed ten minutes after a start.
+
+    A socket whose metering began later was then counted from its first byte again.
+    """
     host = Host(policy(HOURS), now="2026-11-20 06:00")
     host.connect(1, "10.77.1.2")
     host.carry(1, 5000)
@@ -213,7 +215,7 @@ def test_counters_of_sockets_go_that_are_in_no_sweep_and_none_of_others_that_not
     assert [host.stage.sockets.take_pending().closed for _ in range(3) if not host.sweep(LOOK_SECONDS + 1)] == [
         set()
     ] * 3
-    # New to the stage, it counts from the first byte that the ledger does not know.
+    # The stage does not know the socket, and counts from the first byte that is not in the ledger.
     host.stage.forget(1)
     host.now = at("2026-11-20 08:00")
     host.decide(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The stage of budgets: what the connections of rules come to, and which cap follows."""
+"""Tests for the budget stage: how much the connections under a rule have used, and which cap follows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_reasons_say_how_much_is_used_without_a_decision_for_each_byte() -> None
 
 
 def test_a_new_period_begins_anew_whoever_asks_first() -> None:
-    """Defect: `status` between the rollover and the next count took the change, and the cap stayed in the kernel."""
+    """Defect: if `status` asked between the end of a period and the next count, the cap stayed in the kernel."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.connect(2, "10.77.1.3")
@@ -73,7 +73,10 @@ def test_a_new_period_begins_anew_whoever_asks_first() -> None:
 
 @pytest.mark.usefixtures("collected_by_hand")
 def test_accounts_of_periods_that_are_over_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: each referred to itself, and nothing in the daemon frees such: one stayed for each client and period."""
+    """Defect: each account referred to itself.
+
+    The daemon never frees such cycles, so one stayed for each client and period.
+    """
     volumes: list[weakref.ref[budget_accounts.OpenAccount]] = []
 
     class Noted(budget_accounts.OpenAccount):
@@ -95,7 +98,7 @@ def test_accounts_of_periods_that_are_over_are_freed(monkeypatch: pytest.MonkeyP
 
 
 def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_used() -> None:
-    """Defect: nothing was used, and no cap on it, until the ledger was read again."""
+    """Defect: until the ledger was read again, the usage was 0, and there was no cap."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
@@ -125,7 +128,7 @@ def test_a_clock_that_is_set_beyond_the_period_and_back_loses_nothing_that_was_u
 
 
 def test_clients_at_different_steps_have_classes_of_their_own() -> None:
-    """Defect: with `per: client` and `share: path`, both the default, they flipped one class's rate."""
+    """Defect: with the defaults `per: client` and `share: path`, they changed the rate of one class back and forth."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.connect(2, "10.77.1.3")
@@ -148,7 +151,10 @@ def test_shares_of_a_cap_are_those_of_a_rule(share: str, members: int) -> None:
 
 
 def test_a_rule_whose_hours_end_is_billed_no_more() -> None:
-    """Defect: what once was metered went on being metered. What came between is split at the sample."""
+    """Defect: a subflow that had been metered once was metered for ever.
+
+    The bytes around the end are split at the sample.
+    """
     host = Host(policy(HOURS), now="2026-11-20 17:59")
     host.connect(1, "10.77.1.2")
     host.carry(1, 1000)
@@ -208,7 +214,7 @@ def test_a_budget_that_comes_with_a_reload_does_not_bill_the_past() -> None:
 
 @pytest.mark.parametrize("when", ["before the next sample", "before the reload", "unseen"])
 def test_nothing_is_watched_for_a_budget_that_a_reload_took_away_when_its_sockets_are_gone(when: str) -> None:
-    """Defect: a socket that closed before its next sample was watched for ever, by a sweep a second."""
+    """Defect: a socket that closed before its next sample was watched for ever, by a sweep every second."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 300)
@@ -248,7 +254,7 @@ EXAMPLE = Path(__file__).parents[3] / "conf/examples/office-hours-and-volume.yam
 
 @pytest.mark.parametrize("order", [1, -1], ids=["cap first", "budget first"])
 def test_2_mbit_in_office_hours_and_5_gb_a_month_then_512_kbit(order: int) -> None:
-    """Defect: the first of the two rules decided alone."""
+    """Defect: only the first of the two rules was applied."""
     example = load_policy(EXAMPLE.read_text(), EXAMPLE.name)
     host = Host(replace(example, rules=example.rules[::order]), now="2026-11-20 12:00")
     verdict, other = host.connect(1, "10.77.3.2", "10.77.2.2")
@@ -352,8 +358,10 @@ def test_a_dry_run_meters_and_says_what_it_would_do() -> None:
 def test_a_step_that_is_reached_in_a_sweep_in_which_a_policy_comes_into_force_is_told_if_it_still_is_one(
     new: Policy, told: int
 ) -> None:
-    """Defect: the daemon ended with a KeyError, for the new policy's periods were not known, or not those of the
-    budget that it dropped."""
+    """Defect: the daemon ended with a KeyError.
+
+    It did not know the periods of the new policy, or those of the budget that this policy had dropped.
+    """
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Budgets: a ledger in which no byte counts twice, and the component that writes it."""
+"""Tests for budgets: the ledger counts no byte twice, and a component writes it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def budgets_of(
     listed: Callable[[float], set[int] | None],
     clock: Callable[[], float] = time.time,
 ) -> Budgets:
-    """Return the budgets of an engine that notes in *heard* what it is to decide again."""
+    """Return the budgets of an engine that notes in *heard* which connections it must decide again."""
     engine: Any = SimpleNamespace(
         settings=SimpleNamespace(ledger=path),
         budget_stage=stage,
@@ -61,7 +61,7 @@ def budgets_of(
 
 
 class Host:
-    """One subflow at a time of one client, its socket, and daemons that come and go."""
+    """One client with one subflow at a time, its socket, and daemons that start and stop."""
 
     def __init__(self, path: Path, text: str = "period: day") -> None:
         self.path = path
@@ -73,7 +73,7 @@ class Host:
         self.heard: list[int] = []
 
     async def start(self) -> None:
-        """A daemon begins; one from before is not there any more."""
+        """Start a daemon. The one before no longer exists."""
         self.heard.clear()
         self.stage = BudgetStage()
         self.budgets = budgets_of(self.path, self.stage, self.heard, lambda _: {self.cookie}, lambda: self.now)
@@ -85,7 +85,7 @@ class Host:
         self.decide()
 
     def kill(self) -> None:
-        """What its thread does is done; nothing else is."""
+        """Simulate a kill: work already given to the ledger thread finishes, nothing else is saved."""
         if self.budgets._ledger is not None:
             self.budgets._thread.submit(self.budgets._ledger.close).result()
         self.budgets._thread.shutdown(wait=False)
@@ -112,12 +112,12 @@ class Host:
         await self.budgets.tick(self.clock)
 
     async def stop(self) -> None:
-        """What was counted last is written."""
+        """Stop the daemon in order, so that it writes the last counts."""
         await self.closed.close()
         await self.budgets.close()
 
     def reconnect(self) -> None:
-        """The socket closes, and another has its addresses and ports."""
+        """Close the socket and open another with the same addresses and ports."""
         closed = ClosedSocket(self.cookie, (FT.remote, FT.remote_port, FT.local_port), self.acked, self.received)
         self.meter.waiting.append(closed)
         self.stage.forget(self.token)
@@ -132,7 +132,7 @@ class Host:
 
 
 def played(path: Path, play: Callable[[Host], Coroutine[Any, Any, None]], text: str = "period: day") -> Host:
-    """Return the host after *play*, begun with a daemon and ended without."""
+    """Start a daemon, run *play*, and kill the daemon. Return the host."""
     host = Host(path, text)
 
     async def whole() -> None:
@@ -166,7 +166,7 @@ def test_what_was_counted_is_in_the_ledger_within_a_second(path: Path) -> None:
 def test_the_ledger_is_never_touched_by_the_thread_of_the_event_loop(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the whole table was read each second, in the loop."""
+    """Defect: the event loop itself read the whole table once a second."""
     threads: dict[str, set[str]] = {}
     for name in ("__init__", "write", "used", "counters", "prune", "changed_by_others", "close"):
         original = getattr(Ledger, name)
@@ -199,7 +199,7 @@ def test_the_ledger_is_never_touched_by_the_thread_of_the_event_loop(
 
 
 def test_only_accounts_of_present_periods_are_read_and_old_ones_go_while_the_daemon_runs(path: Path) -> None:
-    """Defect: old periods were held for ever, and forgotten at the start alone."""
+    """Defect: old periods were kept in memory, and were removed only at a start."""
     old, past = Account("lte", "10.77.1.2", 5), Account("lte", "10.77.1.2", int(at("2026-11-20 00:00")))
 
     async def play(host: Host) -> None:
@@ -226,7 +226,7 @@ def test_only_accounts_of_present_periods_are_read_and_old_ones_go_while_the_dae
 
 
 def test_what_is_read_for_a_new_budget_stays_where_a_period_has_just_turned(path: Path) -> None:
-    """Defect: the period of the policy before turned after the reading, and the new budget's accounts were dropped."""
+    """Defect: the old policy's period ended after the reading, and the new budget's accounts were dropped."""
 
     async def play(host: Host) -> None:
         host.now = at("2026-11-22 00:00") + 0.3
@@ -294,7 +294,7 @@ def test_a_write_that_fails_loses_nothing_and_doubles_nothing(
 def test_while_nothing_can_be_written_no_policy_with_a_budget_is_prepared(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is held back would be missing from what is read for it."""
+    """Otherwise the counts that could not be written would be missing when the new policy reads the ledger."""
 
     async def play(host: Host) -> None:
         def failing(ledger: Ledger, boot: str, usage: Usage) -> None:
@@ -397,7 +397,7 @@ def test_no_byte_counts_twice_and_none_is_lost_whatever_happens(
 
 
 def test_a_socket_that_a_daemon_did_not_meter_for_long_does_not_count_again_for_the_next_one(path: Path) -> None:
-    """Defect: ten minutes after the start the ledger forgot it, though it was there."""
+    """Defect: ten minutes after the start, the ledger forgot the socket although it still existed."""
 
     async def play(host: Host) -> None:
         host.kill()
@@ -437,7 +437,7 @@ def mode(path: Path) -> int:
 
 
 def test_nobody_but_the_owner_reads_the_ledger(path: Path) -> None:
-    """Defect: it was readable by everybody."""
+    """Defect: every user could read the ledger."""
     before = os.umask(0)
     try:
         ledger = Ledger(path)

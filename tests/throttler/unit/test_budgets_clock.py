@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ledger under a wall clock that is set: what is kept of it."""
+"""Tests for the ledger when the wall clock is changed: what it keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLD = Account("lte", "10.77.1.2", int(at("2025-10-01 00:00")))
 
 @pytest.mark.parametrize("setting", [0, 1], ids=["at the start", "later"])
 def test_a_clock_that_is_far_ahead_for_a_while_prunes_nothing(tmp_path: Path, setting: int) -> None:
-    """Defect: the first tick after the start pruned by whatever the clock said, and all that was used was forgotten."""
+    """Defect: the first tick after the start removed old accounts by whatever time it was, and all usage was lost."""
     path = tmp_path / "lib" / "ledger.sqlite"
     ledger = Ledger(path)
     ledger.write(BOOT, usage({USED: 2_000_000, OLD: 5}))
@@ -36,7 +36,7 @@ def test_a_clock_that_is_far_ahead_for_a_while_prunes_nothing(tmp_path: Path, se
         right = host.now
         for _ in range(setting):
             await pass_time(host, 5)
-        # The hour that the network takes to come up.
+        # The hour until the network is up, and the clock is corrected.
         host.now = right + 500 * DAY
         await pass_time(host, 1)
         await pass_time(host, 3600)
@@ -53,7 +53,7 @@ def test_a_clock_that_is_far_ahead_for_a_while_prunes_nothing(tmp_path: Path, se
         assert there() == {USED, OLD}, "once a day"
         await pass_time(host, 1)
         assert there() == {USED}
-        # A daemon that has run for days is told another day, and then the right one again.
+        # A daemon that has run for days sees another day, and then the right one again.
         await pass_time(host, DAY - 2)
         host.now += 500 * DAY
         await pass_time(host, 1)

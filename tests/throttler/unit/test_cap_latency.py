@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How long caps take from the decision to their full effect: when it begins to count, when it ends, what counts not."""
+"""Tests for the time from the decision about a cap to its full effect: its start, its end, and what does not count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = replace(CAP, name="other")
 
 
 class Scene:
-    """A planner, a kernel that takes what it is given when it is told to, and a clock."""
+    """A planner, a fake kernel that applies changes when the test says so, and a clock."""
 
     def __init__(self, *, soft: bool = False, dry: bool = False) -> None:
         self.now = 100.0
@@ -41,7 +41,7 @@ class Scene:
         self.planner.set_verdicts(token, without_caps(verdicts) if self.dry else verdicts, NOW, four_tuples)
 
     def apply(self, after: float = 0.0) -> None:
-        """The kernel takes all that is wanted: classes first, as the reconciler gives them."""
+        """Apply everything that is wanted, classes first, as the reconciler does."""
         self.now += after
         self.apply_classes()
         self.planner.entries.upserted(dict(self.planner.entries.upserts))
@@ -68,7 +68,7 @@ def test_a_cap_at_once_counts_when_its_entry_is_there() -> None:
 
 
 def test_a_cap_that_begins_softly_counts_when_its_transition_is_complete() -> None:
-    """Defect: caps that begin in a transition, which most do, were in no histogram."""
+    """Defect: caps that begin with a transition, as most do, were missing from the histogram."""
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.apply(0.5)
@@ -204,7 +204,7 @@ def test_what_balances_loads_and_a_dry_run_count_nowhere() -> None:
 
 
 def test_after_a_dry_run_what_is_decided_first_begins_then() -> None:
-    """Defect: a cap that a dry run had named already counted nowhere when the dry run was switched off."""
+    """Defect: a cap that was named during a dry run did not count when the dry run was switched off."""
     scene = Scene(dry=True)
     for token in (1, 2):
         scene.decide(verdict(token, CAP), token=token)
@@ -220,7 +220,7 @@ def test_after_a_dry_run_what_is_decided_first_begins_then() -> None:
 
 
 def test_a_ramp_that_ends_without_a_change_of_its_class_counts_at_once() -> None:
-    """Defect: it counted when some class changed, or never."""
+    """Defect: it counted only when some class changed, or never."""
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.planner.set_interim({subflow(1): CAP.throttle.ceil})  # type: ignore[union-attr]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which caps the log says were set, lifted and ended: those in force, and those that a dry run names."""
+"""Tests for the log of caps that were set, lifted or ended, in force or only named by a dry run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULE = rule("m")
 
 
 class Scene:
-    """A log, and what it was told last of each connection."""
+    """A log, with the latest verdicts about each connection."""
 
     def __init__(self, *, dry: bool) -> None:
         self.dry = dry
@@ -26,7 +26,7 @@ class Scene:
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
 
     def decide(self, *tokens: int, capped: bool = True, ended: bool = False) -> list[str]:
-        """Decide about two subflows of each connection; return the lines that follow."""
+        """Decide about two subflows of each connection. Return the resulting lines."""
         for token in tokens:
             names = (10 * token, 10 * token + 1)
             self.take(
@@ -43,7 +43,7 @@ class Scene:
 
 
 def test_what_a_dry_run_named_is_capped_when_it_ends() -> None:
-    """Defect: the log said during the dry run that it was capped, and nothing when it was."""
+    """Defect: the log called the subflows capped during the dry run, and said nothing when they really were."""
     scene = Scene(dry=True)
     assert scene.decide(1, 2, 3) == ["rule m: 6 would be capped; 6 subflows would be capped now (dry run)"]
     assert scene.decide(1, 2, 3) == []

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel filter, compiled by libpcap and run by the kernel on segments as stacks build them.
+"""Tests for the capture filter, compiled by libpcap and run by the kernel on segments as real stacks build them.
 
-A pair of local sockets takes such a filter from anyone, and to it whatever it receives has come in.
+Any process may attach such a filter to a pair of local sockets. To the filter, everything that they receive is
+incoming.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _SO_ATTACH_FILTER = 26
 
 @pytest.fixture(scope="module")
 def passes() -> Iterator[Callable[..., bool]]:
-    """A function that says whether the filter passes a frame; with ``loopback`` that of the loopback interface."""
+    """Yield a function that returns whether the filter passes a frame.
+
+    With ``loopback``, it uses the loopback interface's filter.
+    """
     pcap = ctypes.CDLL(ctypes.util.find_library("pcap") or "libpcap.so.0.8")
     pcap.pcap_open_dead.restype = ctypes.c_void_p
     handle, program = ctypes.c_void_p(pcap.pcap_open_dead(1, 65535)), _Program()
@@ -98,7 +102,7 @@ def test_beginnings_and_resets_pass(passes, flags) -> None:  # type: ignore[no-u
 
 @pytest.mark.parametrize("v6", [False, True])
 def test_what_came_in_with_the_proxys_port_stays_in_the_kernel(passes, v6) -> None:  # type: ignore[no-untyped-def]
-    """On the loopback interface what the proxy sends comes in as well."""
+    """On the loopback interface, packets from the proxy arrive as incoming packets, too."""
     answer = frame(flags="SA", v6=v6, ports=(3128, 40000))
     assert (passes(answer), passes(answer, loopback=True)) == (False, True)
     assert not passes(frame(flags="S", v6=v6, ports=(40000, 3129)), loopback=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The base chains of the table for uploads: how they are named, and which of a predecessor's have to go."""
+"""Tests for the base chains of the upload table: their names, and which chains of a predecessor must be removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import Ownership
 
 NFT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9/_.-]*")
-"""``string`` of nftables' src/scanner.l, as all releases have it."""
+"""The pattern ``string`` in nftables' src/scanner.l. It is the same in all releases."""
 
 
 def chains(*interfaces: str) -> dict[str, str | None]:
@@ -19,7 +19,7 @@ def chains(*interfaces: str) -> dict[str, str | None]:
 
 
 def test_a_chain_is_named_after_its_interface_wherever_it_stands() -> None:
-    """Defect: they were numbered, so that another order or a shorter list gave a chain's name to another interface."""
+    """Defect: chains were numbered, so that another order or a shorter list gave a chain to another interface."""
     assert chains("wan0", "wan1") == chains("wan1", "wan0") == chains("wan0") | chains("wan1")
 
 
@@ -41,6 +41,6 @@ def test_of_a_predecessors_chains_those_go_that_are_elsewhere() -> None:
         "ingress_wan1",
         "ingress_lte0",
     ]
-    # What is capped stays capped where an interface was renamed, until another one has its name.
+    # If an interface was renamed, its caps stay until another interface has its name.
     assert table.unwanted_chains({"ingress_wan1": "wan9"}, {"wan0", "wan9"}) == []
     assert table.unwanted_chains({"ingress_wan0": None}, {"wan0"}) == ["ingress_wan0"], "on two interfaces, or none"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The answer to ``budgets``: what is left to one address, with and without a connection; nothing of another's."""
+"""Tests for the query ``budgets``: an address sees what is left of its own volumes, with and without a connection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_an_address_has_its_own_volume_and_not_that_of_its_other_path(tmp_
         await sampled(scene)
         assert left(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
         assert left(scene, LTE) == {"lte": (LTE, 2 * MB, 0, False)}
-        # As one connection both are its owner's.
+        # As parts of one connection, both addresses belong to its owner.
         found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
         assert {each["client"] for each in found} == {WIFI, LTE}
 
@@ -57,7 +57,7 @@ SHARED = PATHS + (
 
 @scenario
 async def test_the_owner_is_told_of_no_volume_that_others_use_up(tmp_path: Path) -> None:
-    """Of those that many share an owner sees what the own connection counts into."""
+    """Of shared budgets, the owner sees only those into which the owner's connection counts."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI)
     kernel.sockets.connect(8, LTE)
@@ -70,7 +70,7 @@ async def test_the_owner_is_told_of_no_volume_that_others_use_up(tmp_path: Path)
 
 @scenario
 async def test_the_owner_is_told_how_old_the_connection_is_and_by_which_clock_volumes_end(tmp_path: Path) -> None:
-    """Defect: when a volume begins anew was said by the clock of the host, whatever zone the policy has."""
+    """Defect: the time when a volume begins anew was given in the host's time zone, not in the policy's."""
     kernel = FakeKernel()
     begun = time.time()
     kernel.sockets.connect(7, WIFI, LTE)

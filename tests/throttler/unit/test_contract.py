@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""docs/contract.md against the code of both halves and the configuration that is shipped."""
+"""Tests that docs/contract.md agrees with the code of both halves and the shipped configuration."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def squid_peer() -> tuple[str, str]:
 
 
 def squid_header() -> str:
-    """Return the header that Squid takes out of all requests, and adds to those for the check page."""
+    """Return the header that Squid removes from all requests, and adds to requests for the check page."""
     text = (ROOT / "conf/squid.conf").read_text()
     (added,) = re.findall(r'^request_header_add (\S+) "%>a %>p %>la %>lp" check_page$', text, re.MULTILINE)
     assert f"\nrequest_header_access {added} deny all\n" in text

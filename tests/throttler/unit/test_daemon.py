@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The whole daemon against a kernel of fakes: from start to stop, reloads, and what is shown meanwhile."""
+"""Tests for the whole daemon with a fake kernel: start, reloads, stop, and the status meanwhile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BOTH_WAYS = CAPPED.replace("paths: [a],", "paths: [a], direction: both,")
 
 @dataclass
 class Scene:
-    """A daemon at work."""
+    """A running daemon."""
 
     kernel: FakeKernel
     daemon: Daemon
@@ -63,7 +63,7 @@ class Scene:
         return self.ask(query="status")
 
     def ask(self, **request: object) -> dict[str, Any]:
-        """Return what a child would answer, without one; it must be what the JSON Schema says."""
+        """Return the answer to a query, without the child process. Check that it conforms to the JSON Schema."""
         text = b"".join(self.daemon._answer(json.dumps(request).encode()))
         shown: dict[str, Any] = json.loads(text)
         answer = ErrorAnswer if "error" in shown else ANSWERS[str(request["query"])]
@@ -73,7 +73,7 @@ class Scene:
 
 @cache
 def _adapter(answer: Any) -> TypeAdapter[Any]:
-    """Made once for each answer: it takes far longer than to check one."""
+    """Return the validator of an answer. It is cached, because making it takes far longer than using it."""
     return TypeAdapter(answer)
 
 
@@ -81,7 +81,7 @@ def _adapter(answer: Any) -> TypeAdapter[Any]:
 async def running(
     tmp_path: Path, policy: str, kernel: FakeKernel | None = None, settings_text: str = ""
 ) -> AsyncIterator[Scene]:
-    """Have a daemon serve until the end of the block."""
+    """Run a daemon until the end of the block."""
     text = f"interfaces: [w0]\npolicy: p.yaml\nstate_directory: {tmp_path}\nstatus_socket: {tmp_path}/s\n"
     text += f"ledger: {tmp_path}/ledger.sqlite\n{settings_text}"
     settings = load_settings(text, str(tmp_path / "throttler.yaml"))
@@ -116,7 +116,7 @@ def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
 
 @scenario
 async def test_what_began_once_began_then_in_each_answer(tmp_path: Path) -> None:
-    """Defect: each answer read both clocks, one after the other, and a restart was seen that was none."""
+    """Defect: each answer read the two clocks one after the other, and the start time varied as if after a restart."""
     late = iter((0.0, 0.0005) * 20)
     async with running(tmp_path, CAPPED) as scene:
         with pytest.MonkeyPatch.context() as patched:
@@ -185,7 +185,7 @@ async def test_where_sockets_cannot_be_paced_caps_begin_at_once(tmp_path: Path) 
 
 @scenario
 async def test_a_subflow_of_another_port_is_not_shown_as_capped(tmp_path: Path) -> None:
-    """Defect: the status had a rate for it, and nothing capped it."""
+    """Defect: the status showed a rate for it, but nothing capped it."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1", "10.1.0.2")
     known = four_tuple("10.1.0.2")
@@ -203,7 +203,7 @@ async def test_a_subflow_of_another_port_is_not_shown_as_capped(tmp_path: Path) 
 
 @scenario
 async def test_a_client_that_holds_its_share_of_connections_gets_no_more_and_another_is_capped(tmp_path: Path) -> None:
-    """Defect: whoever filled the table had what came next go without a cap."""
+    """Defect: when one client had filled the table, later connections had no cap."""
     kernel = FakeKernel()
     for number in range(5):
         kernel.sockets.connect(1 + number, "10.1.0.1", port=40_000 + number)
@@ -232,7 +232,7 @@ async def test_a_reload_that_caps_thousands_leaves_the_loop_its_turns(tmp_path: 
 
 
 def test_a_slow_machine_gives_the_loop_its_turns_as_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each decision takes longer than a slice may."""
+    """Each decision takes longer than a slice may take."""
     monkeypatch.setattr("mptcp_throttler.runtime.decisions.SLICE_SECONDS", -1.0)
 
     @scenario
@@ -395,7 +395,7 @@ async def test_uploads_are_shaped_while_a_rule_is_for_them(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_what_the_kernel_refuses_to_remove_is_removed_later(tmp_path: Path, stops: bool) -> None:
-    """Defect: what uploads had in the kernel stayed there, entries that were not gone yet too, even after a stop."""
+    """Defect: the kernel objects for uploads, and entries that were still there, remained, even after a stop."""
     kernel = FakeKernel()
 
     async def scenario() -> None:
@@ -417,7 +417,7 @@ def test_what_the_kernel_refuses_to_remove_is_removed_later(tmp_path: Path, stop
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_what_a_preparation_that_failed_has_made_is_removed_later(tmp_path: Path, stops: bool) -> None:
-    """Defect: where the kernel refused the removal, too, it stayed for good, also after a stop."""
+    """Defect: if the kernel refused the removal, too, the objects remained for good, even after a stop."""
     kernel = FakeKernel()
 
     async def refuse() -> None:
@@ -445,7 +445,7 @@ def test_what_a_preparation_that_failed_has_made_is_removed_later(tmp_path: Path
 
 @scenario
 async def test_a_comparison_while_uploads_are_prepared_anew_removes_nothing(tmp_path: Path) -> None:
-    """Defect: after a preparation that had failed it removed what the next one had just made: no upload was capped."""
+    """Defect: after a failed preparation, the comparison removed the next one's objects, and no upload was capped."""
     kernel, compared = FakeKernel(), list[asyncio.Task[bool]]()
 
     async def refuse() -> None:
@@ -521,7 +521,7 @@ async def test_status_is_answered_where_sockets_cannot_be_listed(tmp_path: Path)
 def test_a_policy_comes_into_force_though_no_class_is_left_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: the daemon ended with a traceback, and again at each start while so many connections stood."""
+    """Defect: the daemon ended with a traceback, and again at each start while there were that many connections."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
 
     async def scenario() -> None:

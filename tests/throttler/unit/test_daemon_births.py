@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon against a kernel of fakes: connections as they begin, those of clients with one path and with two."""
+"""Tests for the daemon with a fake kernel: the beginning of connections, of clients with one path and with two."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{A}/32")
 
 
 def happens(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
-    """The kernel reports something, and the daemon takes it in."""
+    """Let the kernel report an event, and the daemon process it."""
     event = KernelEvent(time.monotonic(), kind, token, four_tuple(client), 0, 0)
     scene.engine.take_events(scene.engine.tracker.kernel_event(event))
 
@@ -58,7 +58,7 @@ async def test_a_client_with_one_path_is_released_and_known(tmp_path: Path) -> N
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)
         happens(scene, KernelEventKind.CREATED, 1, A)
-        # Its socket still sends into the class.
+        # Its socket still sends into the class, so that an entry must direct it past the class.
         await until(lambda: kernel.netfilter.entries == UNCAPPED)
         assert reasons(scene) == ["rule cap-a does not apply: only 1 active subflow (needs 2)"]
         assert kernel.pacing.births[CLIENT] == UNANTICIPATED
@@ -74,7 +74,7 @@ async def test_a_client_with_one_path_is_released_and_known(tmp_path: Path) -> N
 def test_a_client_with_one_path_that_does_not_come_again_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: what its subflows were to begin with was kept for good."""
+    """Defect: the initial limits of its subflows were kept for good."""
     kernel = FakeKernel()
     ahead = 0.0
 
@@ -138,7 +138,7 @@ async def test_where_nothing_is_capped_no_socket_is_touched(tmp_path: Path) -> N
 
 
 MANY = 300
-"""Prefixes: more than are changed at once."""
+"""Number of prefixes. It is more than are changed at once."""
 MANY_PATHS = f"""\
 version: 1
 paths:
@@ -151,11 +151,11 @@ MANY_CAPPED = (
 )
 MANY_UNCAPPED = MANY_PATHS + "rules: [{name: cap-b, paths: [b], throttle: {rate: 5 Mbit/s}}]\n"
 LATE = "10.1.255.1"
-"""Of a prefix that is not among the first that are changed."""
+"""An address in a prefix that is not among the first ones to be changed."""
 
 
 def begins_meanwhile(scene: Scene, seen: list[dict[FourTuple, Target]]) -> None:
-    """Have a connection begin when some of the prefixes have been changed; see then which entries there are."""
+    """Open a connection when some of the prefixes have been changed, and note which entries exist then."""
     pacing = scene.kernel.pacing
     set_births = pacing.set_births
 
@@ -174,7 +174,7 @@ def begins_meanwhile(scene: Scene, seen: list[dict[FourTuple, Target]]) -> None:
 
 @scenario
 async def test_what_begins_while_many_prefixes_come_to_a_cap_is_under_it_with_its_first_sample(tmp_path: Path) -> None:
-    """Its socket was accepted without any bound."""
+    """Its socket was accepted without any limit."""
     async with running(tmp_path, MANY_UNCAPPED) as scene:
         kernel, seen = scene.kernel, list[dict[FourTuple, Target]]()
         begins_meanwhile(scene, seen)
@@ -186,7 +186,7 @@ async def test_what_begins_while_many_prefixes_come_to_a_cap_is_under_it_with_it
 
 @scenario
 async def test_the_class_that_many_births_name_is_made_before_they_are_all_set(tmp_path: Path) -> None:
-    """Defect: it was asked for when they were, and who began until then went past it at full speed."""
+    """Defect: the class was made only after all births were set. Until then, connections bypassed it at full speed."""
     async with running(tmp_path, NO_RULES) as scene:
         pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
         set_births, there = pacing.set_births, list[bool]()

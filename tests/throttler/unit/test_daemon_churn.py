@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Connections come and go through the whole daemon, and so do policies: nothing of them is kept when they are over."""
+"""Tests in which connections and policies come and go in the whole daemon: it keeps no memory of them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from mptcp_throttler.runtime import decisions, engine, observe
 
 CLIENTS, BATCH = 8, 50
 WARM_UP, COUNT, ROUNDS = 300, 1_000, 3
-"""Connections of two subflows each, before the first round and in a round, and rounds."""
+"""Connections, of two subflows each, before the first round and in each round, and the number of rounds."""
 OVER = 60.0
-"""Seconds after which a connection that ended is forgotten by everybody, its entries included."""
+"""Seconds after which every part of the daemon has forgotten an ended connection, including its entries."""
 MOST_KEPT = 0.1
-"""Blocks of memory for a connection. A dictionary's entry alone, with its key, would be one or two."""
+"""Maximum memory blocks kept per connection. An entry of a dictionary with its key would need one or two."""
 
 
 class Clock:
-    """The daemon's clock, which goes as it is told; the event loop has its own."""
+    """The daemon's clock, set by the test. The event loop uses the real one."""
 
     def __init__(self) -> None:
         self.now = time.monotonic()
@@ -41,7 +41,7 @@ class Clock:
 
 
 async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
-    """Have so many connections come and go, some at a time, each under a name that no other has."""
+    """Open and close *count* connections in batches. Each has a name of its own."""
     capture, events = scene.kernel.captures["w0"], scene.kernel.events
     for start in range(first, first + count, BATCH):
         dialogues = []
@@ -50,7 +50,7 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             port = 1024 + number % 60_000
             initial = Subflow(host, f"10.1.0.{client}", port, True, PROXY, "w0")
             join = Subflow(host, f"10.2.0.{client}", port, False, PROXY, "w0")
-            # As of one kind of phone: what is known of an address and its identifiers is remembered, within bounds.
+            # All clients behave like one kind of phone. The memory of addresses and their identifiers is bounded.
             join.remote_id = 1
             dialogues.append((host, join))
             for item in (*initial.established(), *join.established()):
@@ -63,7 +63,7 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             events.give(host.closed())
             clock.now = max(clock.now, host.time)
         await asyncio.sleep(0.01)
-        # What lingers is let go in slices.
+        # What lingers is freed in slices.
         for _ in range(3):
             clock.now += OVER / 2
             scene.engine.tick()
@@ -71,18 +71,18 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
 
 
 async def blocks(scene: Scene, clock: Clock) -> int:
-    """Return how many blocks of memory Python has, when nothing is left to be done."""
+    """Return the number of memory blocks that Python has allocated, when nothing remains to be done."""
     async with asyncio.timeout(60):
         while scene.kernel.netfilter.entries or scene.engine.tracker.table_sizes["connections"]:
             clock.now += 1.0
             scene.engine.tick()
             await asyncio.sleep(0.01)
-    scene.kernel.log.clear()  # the daemon has no part in it
-    scene.engine.events.ring._events.clear()  # the latest events, bounded in a test of their own
-    # Entries that were made lately, likewise: how many of them no join has asked for is chance.
+    scene.kernel.log.clear()  # This log belongs to the fake kernel
+    scene.engine.events.ring._events.clear()  # The latest events; another test checks that they are bounded
+    # Also bounded: the latest entries. How many of them no join has asked for is random.
     scene.engine.join_latency._made.clear()
     scene.engine.join_latency._waiting.clear()
-    # Closed subflows that a meter may report stay for two minutes of the monotonic clock, which is not this test's.
+    # Closed subflows that a meter may still report stay for two minutes of the real clock, which the test does not set.
     assert not scene.engine.traffic._subflows
     scene.engine.traffic._closed.drop_until(float("inf"))
     gc.unfreeze()
@@ -106,7 +106,7 @@ def test_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 counts.append(await blocks(scene, clock))
             kept = [after - before for before, after in itertools.pairwise(counts)]
             print(f"blocks more after {COUNT} connections, by round: {kept}")
-            # What is kept of connections is kept in each round. What was not done yet when a count was taken is not.
+            # Memory that is kept for connections grows in each round. Work that was unfinished at a count does not.
             assert min(kept) < MOST_KEPT * COUNT
 
     asyncio.run(scenario())
@@ -117,7 +117,7 @@ DAILY = "{period: day, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}"
 
 
 def cyclic_garbage() -> Counter[str]:
-    """Return how many objects of each class of ours nothing refers to but they themselves."""
+    """Return how many objects of our own classes are only referred to by themselves."""
     gc.unfreeze()
     gc.collect()
     found = Counter(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("mptcp_"))
@@ -126,15 +126,17 @@ def cyclic_garbage() -> Counter[str]:
 
 
 async def another_look(scene: Scene) -> None:
-    """Wait until sockets were sampled once more."""
+    """Wait until the sockets have been sampled once more."""
     before = scene.engine.sampler.sweeps + scene.engine.sampler.lookups
     await until(lambda: scene.engine.sampler.sweeps + scene.engine.sampler.lookups > before)
 
 
 @pytest.mark.usefixtures("collected_by_hand")
 def test_a_reload_leaves_nothing_that_refers_to_itself(tmp_path: Path) -> None:
-    """Defect: paths, subflows and accounts did, and the compiled policy, and they are never freed in a daemon whose
-    garbage collector walks through young objects alone."""
+    """Defect: paths, subflows, accounts and the compiled policy did.
+
+    The daemon's garbage collector examines only young objects, and never freed these.
+    """
 
     async def scenario() -> None:
         kernel = FakeKernel()

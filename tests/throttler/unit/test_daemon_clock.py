@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon follows the windows of the policy that is in force, not of the one that was when it went to sleep."""
+"""Tests that the daemon follows the windows of the policy in force, not of the one when it began to wait."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_clock_that_is_set_opens_and_closes_windows_soon(tmp_path: Path, monke
 
 
 def test_a_clock_that_is_set_forward_by_days_lifts_no_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: all subflows were forgotten as idle, and capped anew once the kernel had listed them."""
+    """Defect: all subflows were forgotten as idle, and capped again only when the kernel had listed them."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
@@ -62,11 +62,11 @@ def test_a_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypa
 
     async def scenario() -> None:
         start = math.inf
-        """When the clock goes on: not before it was seen that the window is closed."""
+        """Monotonic time at which the clock continues. It waits until the test has seen that the window is closed."""
         monkeypatch.setattr(time, "time", lambda: BEFORE_SIX + max(0.0, time.monotonic() - start))
         async with running(tmp_path, CAPPED, kernel) as scene:
             assert kernel.netfilter.entries
-            # The daemon is asleep now, with no window to wait for.
+            # The daemon is waiting now, and its policy has no window.
             await scene.reload(FROM_SIX)
             await until(lambda: not kernel.netfilter.entries)
             start = time.monotonic()
@@ -78,13 +78,15 @@ def test_a_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypa
 
 @scenario
 async def test_a_window_that_opens_while_a_policy_comes_into_force_does_no_harm(tmp_path: Path) -> None:
-    """Defect: the rules of the old policy were matched with which of the new one are open: the daemon ended with a
-    ValueError, or sockets were accepted under caps of the old policy."""
+    """Defect: the old policy's rules were combined with the new policy's open windows.
+
+    The daemon ended with a ValueError, or sockets were accepted under caps of the old policy.
+    """
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert kernel.pacing.births
         by_the_clock = asyncio.create_task(scene.engine.enforce())
-        await asyncio.sleep(0)  # its decisions are under way
+        await asyncio.sleep(0)  # Its decisions are under way
         await scene.engine.take_policy(load_policy(UNCAPPED, "p"))
         await by_the_clock
         assert not kernel.pacing.births

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Backup flags that are set when the daemon starts: a predecessor's are taken back, somebody else's are left."""
+"""Tests for backup flags that exist when the daemon starts: its predecessor's are reset, other programs' stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def no_flag_has_to_wait_for_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kernel() -> FakeKernel:
-    """One in which a subflow is backup."""
+    """A fake kernel in which one subflow is backup."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     kernel.sockets.there[SPARE] = kernel.sockets.there[SPARE]._replace(made_backup=True)
@@ -33,7 +33,7 @@ def kernel() -> FakeKernel:
 
 @pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"])
 def test_flags_that_somebody_else_set_are_left(tmp_path: Path, kernel: FakeKernel, policy: str) -> None:
-    """Defect: each start took them back some seconds later, whatever its policy."""
+    """Defect: each start reset them some seconds later, whatever its policy was."""
 
     async def scenario() -> None:
         async with running(tmp_path, policy, kernel) as scene:
@@ -60,7 +60,7 @@ def test_flags_of_a_throttler_that_was_killed_are_taken_back(tmp_path: Path, ker
 def test_a_refusal_of_such_a_flag_is_not_told_of(
     tmp_path: Path, kernel: FakeKernel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: a throttler whose policy steers nothing said that a connection cannot be steered."""
+    """Defect: a throttler whose policy has no steering logged that a connection cannot be steered."""
     family.FlagsNote(tmp_path).write()
 
     kernel.subflows.refusal = "Invalid argument"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What anybody can send as often as they like: what the daemon says of it, and what it reads meanwhile."""
+"""Tests for events that anybody can cause in any number: what the daemon logs, and what else it reads meanwhile."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from mptcp_throttler.runtime.engine import MOST_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
 LONG = 3600.0
-"""Seconds; a rest that ends when the test says so."""
+"""Seconds. The test itself ends such a rest."""
 
 
 def forged(number: int, interface: str = "w0") -> Subflow:
-    """Return a join to a connection that nobody has."""
+    """Return a join to a connection that does not exist."""
     return Subflow(Host(str(number)), "10.2.0.9", 1024 + number, False, PROXY, interface)
 
 
 def test_refused_joins_are_told_of_some_times_in_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Defect: each of a flood was a line of the log, a hundred a second."""
+    """Defect: each refused join of a flood was logged, a hundred lines a second."""
     caplog.set_level(logging.INFO)
 
     @scenario
@@ -45,7 +45,7 @@ def test_refused_joins_are_told_of_some_times_in_a_minute(tmp_path: Path, caplog
 
 
 def test_a_capture_rests_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are read meanwhile, and it is read when its rest is over, unless it was closed."""
+    """The other captures are read meanwhile. A resting capture is read after its rest, unless it was closed."""
     pauses, rests, failed = [LONG], list[Callable[[], object]](), list[object]()
     monkeypatch.setattr(ReadingShare, "pause", lambda *_: pauses.pop() if pauses else 0.0)
 

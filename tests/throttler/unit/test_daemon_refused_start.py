@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon against a kernel of fakes: a start that is refused leaves what a killed daemon left as it was."""
+"""Tests for the daemon with a fake kernel: a refused start does not change what a killed daemon left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNTED = CAPPED.replace(
 
 
 async def left_by_a_killed_daemon(tmp_path: Path) -> FakeKernel:
-    """Return a kernel in which a daemon capped a download before it was killed."""
+    """Return a kernel in which a daemon capped a download and was then killed."""
     before, kernel = FakeKernel(), FakeKernel()
     before.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, before):
@@ -30,7 +30,7 @@ async def left_by_a_killed_daemon(tmp_path: Path) -> FakeKernel:
 
 @scenario
 async def test_one_that_the_ledger_refuses(tmp_path: Path) -> None:
-    """Defect: it had taken the classes and entries over by then, and removed them: downloads went on without caps."""
+    """Defect: the daemon first took over the classes and entries, and then removed them: downloads had no caps."""
     kernel = await left_by_a_killed_daemon(tmp_path)
     classes, entries = dict(kernel.traffic_control.classes), dict(kernel.netfilter.entries)
     assert entries.keys() == {four_tuple("10.1.0.1")}
@@ -47,7 +47,7 @@ async def test_one_that_the_ledger_refuses(tmp_path: Path) -> None:
 
 @scenario
 async def test_what_sockets_carried_until_the_stop_is_written(tmp_path: Path) -> None:
-    """The ledger, which is opened first, is closed last: after what tells it of sockets that have closed."""
+    """The ledger is opened first and closed last, after the component that reports closed sockets to it."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, COUNTED, kernel):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the daemon tells of itself: to the service manager, after a reload, and in its log about caps."""
+"""Tests for what the daemon reports: to the service manager, after a reload, and in its log about caps."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ BROKEN = PATHS + "rules: [{name: cap-a, paths: [c], throttle: {rate: fast}}]\n"
 
 
 class Manager:
-    """The service manager's end of its socket."""
+    """The service manager's end of the notification socket."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
 
     def told(self) -> list[str]:
-        """Return the lines that have come since the last call."""
+        """Return the lines that have arrived since the last call."""
         lines: list[str] = []
         while True:
             try:
@@ -78,7 +78,7 @@ def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
                 "READY=1",
                 "STATUS=1 connection, 1 capped subflow on w0 (iptables); 1 rule",
             ]
-            # A loop that hangs gives no sign of life.
+            # While the loop hangs, no watchdog message is sent.
             time.sleep(0.2)  # noqa: ASYNC251 - that is what is tested
             assert manager.told() == []
             await until(lambda: "WATCHDOG=1" in manager.told())
@@ -87,7 +87,7 @@ def test_the_manager_is_told_what_is_done_and_that_the_loop_turns(
 
 
 def shown_as_capped(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what the table and the line for the service manager say alike."""
+    """Return the number of capped subflows in the status table. Check that the service manager's line has the same."""
     print_status(scene.status())
     (table,) = re.findall(r"^\d+ connections?, (\d+ capped subflows?),", capsys.readouterr().out, re.MULTILINE)
     assert f", {table} on w0 " in scene.daemon._summary()
@@ -95,8 +95,10 @@ def shown_as_capped(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_those_are_counted_as_capped_that_have_a_cap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: entries were counted, also those of ended subflows, and those that send a subflow which lost its cap past
-    the class in which it began."""
+    """Defect: entries were counted instead of caps.
+
+    There are also entries of ended subflows, and entries that direct an uncapped subflow past its class.
+    """
 
     @scenario
     async def test(path: Path) -> None:
@@ -116,7 +118,7 @@ def test_those_are_counted_as_capped_that_have_a_cap(tmp_path: Path, capsys: pyt
 
 
 def test_a_subflow_with_two_caps_is_one_capped_subflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: one with a cap on its upload alone was none."""
+    """Defect: a subflow with a cap only on its upload was not counted."""
     of_upload = CAPPED.replace("paths: [a],", "paths: [a], direction: up,")
 
     @scenario
@@ -144,7 +146,7 @@ def test_what_is_captured_and_done_by_bpf_is_shown(tmp_path: Path) -> None:
         async with running(path, CAPPED) as scene:
             assert scene.ask(query="summary")["captures"] == {"w0": True}
             assert scene.ask(query="summary")["bpf"] == {"pacing": True, "counting": True}
-            scene.daemon._observers._close_capture("w0")  # as when reading it fails
+            scene.daemon._observers._close_capture("w0")  # As if reading it had failed
             assert scene.ask(query="summary")["captures"] == {"w0": False}
         without = FakeKernel()
         without.pacing = without.meter = None  # type: ignore[assignment]
@@ -161,7 +163,7 @@ async def test_it_tells_the_ports_that_it_looks_at(tmp_path: Path) -> None:
 
 
 def test_addresses_of_ipv6_are_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: "[fd77:1::2]" was taken for a style and left out, and ":a:" within an address became a picture."""
+    """Defect: "[fd77:1::2]" was removed as a style, and ":a:" within an address became an emoji."""
 
     @scenario
     async def test(path: Path) -> None:
@@ -217,7 +219,7 @@ def test_a_refused_reload_is_shown_until_one_succeeds(
             manager.told()
             await scene.reload(BROKEN)
             told = manager.told()
-            # The status text is told by a task of its own, too, at any time.
+            # A separate task also sends the status text, at any time.
             begun, when, ready = (line for line in told if not line.startswith("STATUS="))
             assert (begun, when[:15], ready) == ("RELOADING=1", "MONOTONIC_USEC=", "READY=1")
             assert "RELOAD REFUSED" in told[told.index(ready) + 1], "Defect: the text was right five seconds later"
@@ -301,13 +303,13 @@ def test_an_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
 
 
 def logging_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have caps logged without the pauses in which changes are gathered."""
+    """Log caps without the pauses in which changes are collected."""
     monkeypatch.setattr(logs, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.01)
 
 
 def three_connected() -> FakeKernel:
-    """Return a kernel that has three connections with two subflows each."""
+    """Return a kernel with three connections of two subflows each."""
     kernel = FakeKernel()
     for number in range(3):
         kernel.sockets.connect(number + 1, f"10.1.0.{number}", f"10.2.0.{number}")
@@ -320,7 +322,7 @@ def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it lets through is in the log and in the table, not what it guarantees."""
+    """The log and the table show the ceiling that the cap allows, not the guaranteed rate."""
     logging_soon(monkeypatch)
     borrowing = CAPPED.replace("{rate: 5 Mbit/s}", "{rate: 5 Mbit/s, ceil: 10 Mbit/s}")
     caplog.set_level(logging.INFO)
@@ -345,7 +347,7 @@ def test_a_cap_is_logged_once_it_is_decided_and_when_it_is_lifted(
 def test_a_dry_run_sets_no_cap_and_what_it_named_is_capped_when_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the log said so in the dry run, and not afterwards; explain had the cap begin with the dry run."""
+    """Defect: the log reported caps in the dry run, and not afterwards. explain let the cap begin with the dry run."""
     logging_soon(monkeypatch)
     caplog.set_level(logging.INFO)
 
@@ -378,7 +380,7 @@ def test_a_dry_run_sets_no_cap_and_what_it_named_is_capped_when_it_ends(
 def test_how_many_a_rule_caps_follows_those_that_another_rule_caps_now(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: after a reload in which a rule got another name there were -2 subflows capped."""
+    """Defect: after a reload that renamed a rule, the log said that -2 subflows were capped."""
     logging_soon(monkeypatch)
     caplog.set_level(logging.INFO)
 

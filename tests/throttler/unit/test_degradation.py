@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The guard's judgement: what is a degradation, what is not, when caps come back; at any spacing of samples."""
+"""Tests for the guard's detector: which changes of a path's rate count as degradation, and when caps come back."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ CAP = Capped(ScopeKey("cap", Share.PATH), 5 * MBIT)
 SPACINGS = (0.1, 0.5, 1.0, 2.0)
 """Seconds between two sweeps."""
 MIXED = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
-"""Seconds between two sweeps, and between two look-ups of what is urgent."""
+"""Seconds between two sweeps, and seconds between two look-ups of urgent subflows."""
 
 
 def any_spacing(test: Callable[..., None]) -> Callable[..., None]:
-    """The shortest, the longest, and one of those that are mixed; all of them with the nightly tests."""
+    """Run a test with the shortest, the longest and one mixed spacing.
+
+    With the nightly tests, run it with all of them.
+    """
     spacings = pytest.mark.parametrize(("spacing", "urgent"), [*((each, None) for each in SPACINGS), *MIXED])
     nightly = pytest.mark.nightly(besides=("0.1-None]", "2.0-None]", "2.0-0.1]"))
     marked: Callable[..., None] = nightly(spacings(test))
@@ -41,7 +44,7 @@ def any_spacing(test: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass
 class Scene:
-    """Connections that are sampled in sweeps, and in between where they are urgent."""
+    """Simulated connections. All are sampled in sweeps; urgent ones are also sampled in between."""
 
     connections: Mapping[int, list[Flow]]
     guard: Guard = GUARD
@@ -79,7 +82,10 @@ class Scene:
         self.changes += [(self.now, token) for changed in self.detector.observe(samples) for token in changed]
 
     def until_relaxed(self, most: float) -> float:
-        """Go on until the caps of connection 1 are relaxed, for *most* seconds; return how long it took."""
+        """Continue until the caps of connection 1 are relaxed, for at most *most* seconds.
+
+        Return how long that took.
+        """
         began = self.now
         while not self.relaxed() and self.now < began + most:
             self.run(TICK)
@@ -95,7 +101,10 @@ class Scene:
 
 
 def reaction(spacing: float, urgent: float | None) -> float:
-    """Return within how many seconds a degradation has to be found: that of its beginning, two samples, ``after``."""
+    """Return the limit in seconds for detecting a degradation.
+
+    It is one interval until the degradation starts, two samples, and ``after``.
+    """
     shortest = spacing if urgent is None else urgent
     return max(1.5, 3 * shortest + GUARD.after)
 
@@ -130,7 +139,10 @@ def test_a_path_that_degrades_relaxes_the_cap_soon(
 def test_a_path_on_which_little_waited_relaxes_the_cap_as_soon(
     spacing: float, urgent: float | None, phase: float, rate: float
 ) -> None:
-    """At 30 Mbit/s 100 kB are gone in 27 ms: the connection counts as backlogged only once the path degrades."""
+    """At 30 Mbit/s, 100 kB last only 27 ms.
+
+    The connection therefore counts as backlogged only when the path degrades.
+    """
     wifi = free()
     wifi.waiting = 100_000
     scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
@@ -155,7 +167,7 @@ def test_the_cap_comes_back_when_the_path_is_seen_to_be_well(spacing: float, urg
 
 
 def test_a_path_that_stays_degraded_is_tried_ever_less_often() -> None:
-    """It cannot be seen to be degraded while little is sent over it: the cap has to be tried."""
+    """While little is sent over it, the guard cannot see that it is degraded, and has to try the cap again."""
     wifi, ethernet = free(), capped()
     scene = Scene({1: [ethernet, wifi]}, Guard(retry=2, longest_retry=8))
     scene.run(5)
@@ -269,7 +281,7 @@ def test_a_client_that_is_slow_is_no_degradation(spacing: float, urgent: float |
 def test_sharing_a_path_is_no_degradation(
     spacing: float, urgent: float | None, part: float, phase: float, idle: bool, waiting: int
 ) -> None:
-    """Whether the other had nothing to send or was given nothing before; whether it is backlogged then or not."""
+    """The other connection had nothing to send before, or got no share. Afterwards it is backlogged, or not."""
     first, second = free(), free(0.0, 2)
     if idle:
         second.waiting = second.unacked = 0
@@ -283,7 +295,7 @@ def test_sharing_a_path_is_no_degradation(
 @pytest.mark.parametrize(("spacing", "urgent"), MIXED)
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
 def test_before_caps_are_relaxed_the_whole_path_is_sampled(spacing: float, urgent: float, phase: float) -> None:
-    """Also where nothing is waited for: the other connection, which is not backlogged, was sampled before it began."""
+    """This also holds with a waiting time of 0. The other connection is not backlogged, so its last sample is older."""
     first, second = free(), free(0.0, 2)
     second.waiting = 0
     scene = Scene(
@@ -300,7 +312,7 @@ def test_before_caps_are_relaxed_the_whole_path_is_sampled(spacing: float, urgen
 
 @any_spacing
 def test_what_one_gives_before_and_another_after_is_no_baseline(spacing: float, urgent: float | None) -> None:
-    """Two connections take turns on a path; one is never backlogged, and so is sampled in sweeps only."""
+    """Two connections use a path alternately. One is never backlogged, and is therefore sampled only in sweeps."""
     first, second = free(0.0), free(30 * MBIT, 2)
     second.waiting = 0
     scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, GUARD, spacing, urgent)
@@ -375,7 +387,7 @@ def test_a_relaxation_outlasts_a_change_of_the_subflows() -> None:
 
 
 def test_only_backlogged_connections_are_urgent_and_are_dropped_when_they_are_not() -> None:
-    """One that is busy, but whose application is the slow part, gives a baseline without being a candidate."""
+    """A busy connection that is limited by its application gives a baseline, but cannot be relaxed."""
     wifi = free()
     wifi.waiting = 0
     scene = Scene({1: [capped(), wifi]})

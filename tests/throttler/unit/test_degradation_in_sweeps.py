@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A sweep reads its sockets one after the other, for up to seconds: what the guard of downloads makes of that."""
+"""Tests for the guard on downloads when a sweep takes up to seconds to read the sockets one after the other."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Subflows that have ended: their entries and limits stay until what was assigned to them is sent."""
+"""Tests for ended subflows: their entries and limits stay until the data assigned to them have been sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUSY = IDLE._replace(unacked=1)
 
 
 def ended(tcp: TcpInfo) -> Scene:
-    """A subflow that was capped from its beginning, and has ended with its socket as *tcp* says."""
+    """Return a scene with a subflow that was capped from its beginning and has ended. *tcp* is its socket's state."""
     scene = Scene(rule(), obeys=False)
     scene.tcp[subflow(1)] = tcp
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])

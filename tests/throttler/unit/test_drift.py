@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When everything of ours is compared with the kernel: by the clock, upon what others change, and how patiently."""
+"""Tests for comparing the throttler's state with the kernel: periodically, after changes by others, and with pauses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mptcp_throttler.runtime.drift import FREE_REPAIRS, TOGETHER_SECONDS, DriftM
 
 
 class Source(NoticeSource):
-    """Hears what a test tells it."""
+    """A source of notices that the test controls."""
 
     def __init__(self) -> None:
         self._ends = os.pipe()
@@ -51,7 +51,7 @@ class Source(NoticeSource):
 
 
 class Bench(Component):
-    """A monitor with one owner."""
+    """A monitor with one component."""
 
     repairs = 0
 
@@ -59,7 +59,7 @@ class Bench(Component):
         self.source = Source()
         self.compared: list[float] = []
         self.broken = 0
-        """How many repairs each comparison from now on makes."""
+        """Number of repairs that each following comparison makes."""
         self.fails = False
         self.monitor = DriftMonitor([self], interval)
         self.monitor.open([lambda: self.source])
@@ -104,7 +104,7 @@ def test_what_others_change_is_compared_at_once_and_said_with_their_name(caplog:
 
 
 def test_who_changes_what_is_being_compared_is_said_too(caplog: pytest.LogCaptureFixture) -> None:
-    """Upon one change another is put right, too, whose author the kernel tells meanwhile; both stand in the line."""
+    """While one change is repaired, the kernel reports a second one with its author. The message must name both."""
 
     class Late(Bench):
         async def verify(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ring of events: numbers without gaps, bounded memory, and events of every kind of report."""
+"""Tests for the ring of events: numbers without gaps, bounded memory, and an event for every kind of report."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_long_detail_is_cut() -> None:
 
 
 def test_a_full_ring_takes_no_more_memory_than_is_said() -> None:
-    """Nothing is shared: IPv6, other addresses, details and tokens in each event, of more than stay."""
+    """The events share nothing: addresses, details and tokens differ. More events are added than the ring keeps."""
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -77,7 +77,7 @@ def test_a_full_ring_takes_no_more_memory_than_is_said() -> None:
 
 
 def test_an_hour_of_one_client_is_kept() -> None:
-    """A connection with two subflows every 1.2 s: opened, joined, capped, applied, ended."""
+    """A connection with two subflows every 1.2 s causes ten events: opened, joined, capped, applied, ended."""
     assert MAX_EVENTS >= 3600 / 1.2 * 10
 
 
@@ -145,7 +145,7 @@ def test_entries_in_the_kernel_are_caps_in_force_or_lifted() -> None:
     scene.decide()
     scene.recorder.entries(Direction.DOWN, [WIFI], False, 13.0)
     assert len(scene.events) == 6, "an entry that goes with its subflow"
-    # Past the class in which it began.
+    # This entry directs an uncapped subflow past the class in which it was born.
     scene.decide(UNCAPPED)
     scene.recorder.entries(Direction.DOWN, [WIFI], True, 14.0)
     assert scene.events[-1] == ("lifted", None, "down")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``explain`` and ``events``: what the status socket answers, in words."""
+"""Tests for the commands ``explain`` and ``events``, which print the status socket's answers in words."""
 
 from __future__ import annotations
 
@@ -83,8 +83,10 @@ def test_a_verdict_in_words(changes: dict[str, Any], words: str) -> None:
 def test_hours_are_those_of_the_policys_zone_and_what_happened_is_told_in_the_readers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: until when a rule matched was told in the host's time zone, without its name, beside hours that begin in
-    the policy's."""
+    """Defect: the end of a rule's hours was printed in the host's time zone, and without its name.
+
+    The beginning of the hours is in the policy's time zone.
+    """
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
@@ -183,7 +185,7 @@ def test_events_are_lines() -> None:
 
 
 class Ring:
-    """Events as the daemon keeps them."""
+    """Fake answers to ``events``, with numbered events as the daemon keeps them."""
 
     def __init__(self) -> None:
         self.first, self.last = 1, 5
@@ -241,8 +243,10 @@ def test_following_shows_each_event_once_and_says_what_is_missing(tmp_path: Path
 def test_following_goes_on_after_a_restart_of_the_daemon(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the first question without an answer ended it, with status 1. And a daemon that had got as far as the
-    one before it was taken for that."""
+    """Defect: the command ended with status 1 at the first question without an answer.
+
+    It also did not notice a restart if the new daemon had as many events as the old one.
+    """
     ring, looks = Ring(), 0
 
     def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Warnings and errors of the log as events: of the event loop and of threads, once, and not those of a child."""
+"""Tests that warnings and errors of the event loop and of threads become events, once each, and a child's do not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which backend of netfilter is tried for ``auto``."""
+"""Tests for the order in which netfilter backends are tried for ``auto``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from mptcp_throttler.kernel import feature_probe
 def test_no_module_of_iptables_is_loaded_where_nftables_works(
     loaded: bool, works: set[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loaded, the daemon, which cannot do that, would take iptables at its next start."""
+    """If the check loaded the module, the daemon would choose iptables at its next start.
+
+    The daemon itself cannot load it.
+    """
     tried = []
 
     def use(wanted: str) -> None:

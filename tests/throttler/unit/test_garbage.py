@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is set aside is never collected: work that leaves cycles behind keeps others from setting them aside."""
+"""Tests for objects that are excluded from garbage collection: work that leaves cycles prevents the exclusion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptcp_throttler.runtime import event_loop
 
 
 class Node:
-    """Refers to itself."""
+    """An object that refers to itself."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -29,7 +29,7 @@ def test_cycles_that_end_while_others_set_aside_are_collected_if_that_was_said(s
                 await stack.enter_async_context(event_loop.cycles())
             node = Node()
             found = weakref.ref(node)
-            await asyncio.sleep(0)  # slices of others in between
+            await asyncio.sleep(0)  # Slices of others run in between
             return found
 
     async def scenario() -> weakref.ref[Node]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Grants: caps lifted for a client for a while, and more volume."""
+"""Tests for grants: caps that are lifted for a client for a while, and additional volume."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The guard between policy and plan: whose verdicts lose their caps, and what is told of it."""
+"""Tests for the guard stage: which verdicts lose their caps, and which events report it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UPLOADS = ScopeKey("cap", Share.PATH, direction=Direction.UP)
 
 
 class Scene:
-    """One connection of two subflows; the second is not capped."""
+    """One connection with two subflows, of which the second is not capped."""
 
     def __init__(self, guard: str = "{}", of_rule: str = "true") -> None:
         policy = load_policy(POLICY % (guard, of_rule), "policy.yaml")
@@ -73,7 +73,7 @@ def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert scene.run(5) == scene.verdicts
     scene.flows[1].rate = 1 * MBIT
     down, free_, up = scene.run(2)
-    # What Wi-Fi once gave and does not any more, and headers: not the whole path.
+    # The relaxed cap is the rate that Wi-Fi gave before, with headers. It is not the whole path.
     assert down.throttle is not None
     assert 28 * MBIT < down.throttle.ceil < 35 * MBIT
     assert down.scope == ScopeKey("cap", Share.CONNECTION, (1, ""))
@@ -91,7 +91,7 @@ def test_a_degraded_connection_loses_its_caps_on_downloads() -> None:
     lacking, relaxed = counters.lacking_bytes, counters.relaxed_bytes
     scene.flows[0].rate = 20 * MBIT
     scene.run(8)
-    # Until the samples say so, it carried 5 Mbit/s.
+    # Until the next samples, the relaxed subflow counts with 5 Mbit/s.
     assert counters.lacking_bytes - lacking == pytest.approx(8 * 27 * MBIT / 8, rel=0.1)
     assert counters.relaxed_bytes - relaxed == pytest.approx(8 * 20 * MBIT / 8, rel=0.1)
 
@@ -149,7 +149,7 @@ def test_the_caps_come_back() -> None:
 
 
 def test_a_relaxation_of_two_rules_is_told_once_with_both() -> None:
-    """Defect: it was logged once for each rule, in the same words."""
+    """Defect: it was logged once for each rule, with the same text."""
     scene = Scene()
     third = capped()
     scene.flows.append(third)
@@ -187,8 +187,10 @@ def test_a_new_policy_starts_without_relaxations() -> None:
 
 @pytest.mark.usefixtures("collected_by_hand")
 def test_of_an_earlier_policy_nothing_is_left_when_every_connection_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: paths and subflows referred to each other, and the compiled policy to itself. Nothing frees such things
-    in the daemon: each reload took 8.5 MB with 10,000 connections."""
+    """Defect: paths and subflows referred to each other, and the compiled policy to itself.
+
+    The daemon never frees such cycles. Each reload took 8.5 MB with 10,000 connections.
+    """
     paths: list[weakref.ref[baseline.Path]] = []
 
     class Noted(baseline.Path):
@@ -245,8 +247,10 @@ GUARDED = {True: "true", False: "false"}
 def test_of_a_rules_cap_and_a_budgets_the_tightest_that_is_not_guarded_holds_while_relaxed(
     cap: int, cap_guarded: bool, budget_guarded: bool
 ) -> None:
-    """Defects: a rule's cap that is not guarded went with the tighter one of a budget that is, and a budget's cap held
-    that was guarded as well."""
+    """Defects: an unguarded cap of a rule was relaxed with a tighter, guarded one of a budget.
+
+    And a budget's cap held although it was guarded as well.
+    """
     host = Host(metered(CAP % (cap, GUARDED[cap_guarded]) + BUDGET % GUARDED[budget_guarded]))
     host.connect(1, "10.77.1.2", "10.77.2.2")
     host.carry(1, 2 * MB)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The settings against the host: what another user than the one who checks can read."""
+"""Tests for checking the settings on a host: files that the daemon's user cannot read, interfaces, and features."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_the_daemon_can_read_is_no_problem(policy: Path) -> None:
 
 
 def test_a_policy_that_root_alone_can_read_is_told(policy: Path) -> None:
-    """Defect: check passed, as root, and the daemon failed."""
+    """Defect: check succeeded, because it ran as root, and the daemon failed."""
     policy.chmod(0o600)
     (problem,) = unreadable([policy], "nobody")
     words = "the throttler's user nobody cannot read it; chmod o+r it, or chgrp nobody and chmod g+r"
@@ -51,7 +51,7 @@ def test_a_policy_that_root_alone_can_read_is_told(policy: Path) -> None:
 
 
 def test_a_group_of_the_unit_counts(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: a group that a drop-in gives the daemon was unknown, and check refused what worked."""
+    """Defect: check did not know a group that a drop-in gives to the daemon, and refused a working configuration."""
     policy.chmod(0o640)
     groups = {"mptcp-throttler.service": [policy.stat().st_gid]}
     assert len(list(unreadable([policy], "nobody"))) == 1
@@ -111,7 +111,7 @@ VLAN = Link("eth0.10", 3, kind="vlan", below=2)
 
 
 def test_two_interfaces_of_which_one_stands_on_the_other_are_named() -> None:
-    """Defect: nothing was said; what came over both had half the rate of its cap on uploads."""
+    """Defect: there was no warning. Packets that passed both interfaces had half the rate of their cap on uploads."""
     said = ["t.yaml:2: warning: interfaces: eth0.10 stands on eth0"]
     assert stacked("eth0, eth0.10", ETH0, VLAN) == stacked("eth0.10, eth0", VLAN, ETH0) == said
     assert stacked("eth0", ETH0, VLAN) == stacked("eth0.10", ETH0, VLAN) == []
@@ -128,7 +128,7 @@ def test_a_bridge_or_bond_stands_on_its_ports_and_a_vlan_of_it_too() -> None:
 def test_the_two_ends_of_a_veth_and_a_tunnel_stand_on_nothing() -> None:
     ends = Link("v0", 7, kind="veth", below=8), Link("v1", 8, kind="veth", below=7)
     assert stacked("v0, v1", *ends) == []
-    # Its packets are wrapped on eth0, where nothing looks into them.
+    # Its packets are encapsulated on eth0, where the capture does not recognize them.
     assert stacked("eth0, gre1", ETH0, Link("gre1", 9, kind="gre", below=2)) == []
     assert stacked("eth0, eth0.10", Link("eth0", 2), Link("eth0.10", 3, kind="vlan", below=77)) == []
 
@@ -152,7 +152,7 @@ NFTABLES_NEEDS = {
 def lacking(
     missing: str, netfilter: str = "auto", policy: str = DOWNLOADS, release: str = "6.1.0-18-amd64"
 ) -> list[str]:
-    """Return what is said on a host without the library *missing*."""
+    """Return the messages on a host without the library *missing*."""
     settings = load_settings(f"interfaces: [lo]\npolicy: p.yaml\nnetfilter: {netfilter}\n", "t.yaml")
     loaded = load_policy(policy, "p.yaml")
     return [str(each) for each in library_problems(settings, loaded, lambda name: missing not in name, release, True)]
@@ -212,7 +212,7 @@ def test_what_rules_for_uploads_need_of_the_kernel_is_tried_and_missed_for_them_
     ],
 )
 def test_the_backend_that_is_asked_for_is_tried_and_missed_and_no_other(netfilter: str, words: str) -> None:
-    """Defect: check tried none, and the daemon did not start."""
+    """Defect: check tried no backend, and the daemon did not start."""
     settings, loaded = of_backend(netfilter), load_policy(DOWNLOADS, "p.yaml")
     assert set(needed_of_kernel(settings, loaded, lambda _: True)) - ALWAYS == {netfilter}
     (said,) = kernel_problems(settings, loaded, dict.fromkeys(("iptables", "nftables", "auto"), "refused"))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The reader of socket diagnostics says what a slow one says, on real answers; spoiled ones it may leave out."""
+"""Tests for the reader of socket diagnostics: with real answers, it agrees with a slow reader.
+
+It may leave out damaged answers.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from mptcp_throttler.kernel.sockets.diagnostics import SOCK_DIAG_BY_FAMILY, Deco
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo, unmap
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "inet-diag.txt"
-"""Answers of Linux 6.18: an MPTCP and a plain socket of a listener for IPv4, and of one for IPv6."""
+"""Answers of Linux 6.18: an MPTCP and a plain TCP socket, each for IPv4 and for IPv6."""
 BODIES = [bytes.fromhex(line) for line in GOLDEN.read_text().split()]
 SUBFLOW = BODIES[1]
 SEQUENCE = 7
 READ = 12.5
-"""When, monotonic seconds."""
+"""Time of the reading, in monotonic seconds."""
 
 
 def parse(body: bytes) -> KernelSubflow | None:
-    """Return the subflow that an inet_diag_msg describes, attribute by attribute; None for plain TCP."""
+    """Return the subflow that an inet_diag_msg describes, attribute by attribute, or None for plain TCP."""
     if len(body) < 72:
         return None
     fields = dict(attributes(body, 72))
@@ -119,7 +122,7 @@ def test_spoiled_answers_are_read_alike_or_left_out(body: bytes, changes: list[t
     for place, value in changes:
         spoiled[place % len(spoiled)] = value
     for decoder in (learned(), Decoder()):
-        # The second time by what was learned of the spoiled one.
+        # The second pass uses the layout that was learned from the damaged answer.
         for _ in range(2):
             assert decode(decoder, bytes(spoiled)) in ([], slowly_if_whole(bytes(spoiled)))
         assert decode(decoder, *BODIES) == slowly(*BODIES)

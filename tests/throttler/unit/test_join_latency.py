@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How long caps take from a join on: what counts, in which bucket, and what does not."""
+"""Tests for the time from a join to its cap: what counts, in which bucket, and what does not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_kernels_event_may_come_before_the_packet_is_read() -> None:
     reaction.applied([LTE], 100.25)
     reaction.joined(100.0, [WIFI, LTE], ())
     assert counted(reaction) == (1, 0.25)
-    reaction.joined(100.1, [WIFI, LTE], ())  # the packet once more
+    reaction.joined(100.1, [WIFI, LTE], ())  # The packet is read once more
     assert counted(reaction) == (1, 0.25)
 
 
@@ -47,7 +47,7 @@ def test_what_had_an_entry_before_or_needs_none_now_does_not_count() -> None:
     reaction = JoinLatency()
     reaction.applied([WIFI], 99.0)
     reaction.joined(100.0, [WIFI, LTE], ())
-    reaction.applied([LTE], 100.5)  # after a transition, say
+    reaction.applied([LTE], 100.5)  # For example after a transition
     assert counted(reaction) == (0, 0.0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""docs/policy.md and docs/status.md have every key, as the schemas have them."""
+"""Tests that docs/policy.md and docs/status.md describe every key of the schemas."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A throttler that is killed after any of its changes to the kernel leaves nothing wrong; its successor goes on.
+"""Tests with a kill after every single change to the kernel: the state is consistent, and a successor continues.
 
-The contract: a class is there before an entry names it; an entry is gone before its class goes. So at no moment does an
-entry name a class that is not there, between class and entry, between entry and class, and in a transition alike.
+The contract: a class exists before an entry names it, and its entries are removed before it. An entry therefore never
+names a missing class, neither between the two changes nor in a transition.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
 
 class Killed(BaseException):
-    """SIGKILL: nothing of ours runs any more."""
+    """Stands for SIGKILL: nothing of the throttler runs any longer."""
 
 
 class Kernel:
-    """What is in it, and how many more changes are made to it before the kill."""
+    """A fake kernel that allows a number of changes, and then kills."""
 
     def __init__(self, changes: int) -> None:
         self.left = changes
@@ -96,7 +96,7 @@ def planner_and_reconciler(kernel: Kernel) -> tuple[Planner, Reconciler]:
 
 
 async def life(kernel: Kernel) -> None:
-    """Connections come, are capped, move and go: each with a class of its own."""
+    """Connections begin, are capped, change and end. Each has a class of its own."""
     planner, reconciler = planner_and_reconciler(kernel)
     await reconciler.prepare()
     for token in (1, 2, 3):

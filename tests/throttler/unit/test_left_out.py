@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An interface that cannot be taken again, while we run, keeps no cap from the others."""
+"""Tests that an interface that cannot be taken over again does not prevent caps on the others."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ OURS, THEIRS = "ours", "pfifo_head_drop"
 
 
 class FakeTree:
-    """Our tree on each of the links, and what others put in its place."""
+    """The throttler's qdisc tree on each link, and foreign root qdiscs in its place."""
 
     def __init__(self) -> None:
         self.roots = dict.fromkeys(LINKS, "")
-        """By name of the link; empty for the kernel's own."""
+        """Root qdisc by name of the link. An empty string is the kernel's default."""
         self.classes: dict[str, dict[int, ClassSpec]] = {name: {} for name in LINKS}
         self.refused = ""
-        """The link on which no root is made."""
+        """The link on which making a root fails."""
 
     def somebody_sets(self, name: str, root: str) -> None:
         self.roots[name] = root
@@ -75,12 +75,12 @@ class FakeTree:
 
 
 class Bench:
-    """Everything above netlink: planner, reconciler and traffic control on two interfaces."""
+    """Planner, reconciler and traffic control on two interfaces, with a fake below them instead of netlink."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
         self.tree = FakeTree()
         self.gso: dict[str, dict[str, int]] = {}
-        """What was set, by name of the link."""
+        """The GSO limits that were set, by name of the link."""
         self.gone: set[str] = set()
         self.tc = HtbTrafficControl(list(LINKS), Ownership(), state)
         self.tc._tree = self.tree  # type: ignore[assignment]
@@ -127,7 +127,7 @@ async def turns() -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Bench], Awaitable[None]]], None]:
-    """Run a scenario beside a reconciler that has taken both interfaces, and does nothing after it was refused."""
+    """Run a scenario with a reconciler that has taken both interfaces and does not retry after a refusal."""
     monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 3600.0)
 
     async def scene(scenario: Callable[[Bench], Awaitable[None]]) -> None:
@@ -151,7 +151,7 @@ Run = Callable[[Callable[[Bench], Awaitable[None]]], None]
 
 
 async def noticed(bench: Bench) -> None:
-    """What a change by others has done within a moment."""
+    """Make the comparison that follows a notice of a foreign change."""
     with contextlib.suppress(KernelError):
         await bench.reconciler.verify()
     await turns()
@@ -159,7 +159,7 @@ async def noticed(bench: Bench) -> None:
 
 @pytest.mark.parametrize("why", ["cannot be put back", "the kernel refuses ours"])
 def test_new_caps_come_on_the_other_interface(run: Run, why: str) -> None:
-    """Defect: a class that one interface lacked counted as made on none, so no cap that needed one got its entry."""
+    """Defect: a class that one interface lacked counted as made on none, and its entries were never made."""
 
     async def scenario(bench: Bench) -> None:
         bench.tree.somebody_sets("wan1", THEIRS if why == "cannot be put back" else "pfifo")
@@ -180,7 +180,7 @@ def test_new_caps_come_on_the_other_interface(run: Run, why: str) -> None:
 def test_a_class_that_it_refuses_before_anybody_looked_comes_with_the_next_try(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: as above, for each next try was refused as well."""
+    """Defect: as above, because each retry was refused, too."""
     monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
 
     async def scenario(bench: Bench) -> None:
@@ -205,7 +205,7 @@ def test_it_has_all_classes_when_it_can_be_taken_again_and_no_more(run: Run, cap
         assert caplog.text.count("until it can be taken, wan1 is not shaped; the others are") == 1
         assert bench.reconciler.counters.failures == 3, "who watches the counter is to see that it lasts"
         assert bench.reconciler.counters.repairs == 1, "it was found foreign, once"
-        # What comes and goes meanwhile.
+        # Changes that happen meanwhile.
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.planner.set_verdicts(1, (), NOW)
         bench.planner.expire(NOW + IDLE_SECONDS)
@@ -237,7 +237,7 @@ def test_what_others_do_to_the_one_that_is_left_is_put_right(run: Run) -> None:
 
 
 def test_the_limit_on_segments_of_one_that_is_left_out_stays(run: Run) -> None:
-    """Where nothing was noted of it, it could not be put back."""
+    """If its original limit was not noted, it could not be restored."""
 
     async def scenario(bench: Bench) -> None:
         bench.tree.somebody_sets("wan1", THEIRS)
@@ -308,7 +308,7 @@ def test_a_stop_leaves_what_somebody_put_there(run: Run) -> None:
 
 
 def test_one_that_has_our_root_is_not_left_out_for_what_is_refused_there_once(run: Run) -> None:
-    """Defect: caps on it held, new ones passed it by, and nobody tried again before the next comparison."""
+    """Defect: the interface kept its caps but got no new ones, and nobody retried before the next comparison."""
 
     async def scenario(bench: Bench) -> None:
         bench.tree.refused = "wan1"

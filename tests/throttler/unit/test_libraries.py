@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Libraries are loaded without what the daemon does not use of them, and are whole for whoever asks for more."""
+"""Tests that the daemon does not load unused parts of libraries, and that other programs can still use them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ scapy_sniffer()
 
 
 def loaded_by(code: str) -> list[str]:
-    """Return the modules that a new interpreter has after *code*."""
+    """Return the modules that a new interpreter has loaded after running *code*."""
     shown = f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True)
     modules: list[str] = json.loads(done.stdout)
@@ -77,7 +77,7 @@ def test_pyroute2_says_its_version() -> None:
 
 
 def test_python_iptables_is_loaded_with_the_adapter_that_uses_it() -> None:
-    # Loading it makes the kernel load its modules.
+    # Loading this library makes the kernel load its modules.
     assert "iptc" not in loaded_by("import mptcp_throttler.kernel.netfilter.backends")
     modules = loaded_by("import mptcp_throttler.kernel.libraries as libraries\nlibraries.python_iptables()")
     assert "iptc" in modules

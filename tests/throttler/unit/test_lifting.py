@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Taking back what is on sockets: at once where the kernel can, else from those that are busy, in bounded time."""
+"""Tests for lifting limits from sockets: at once if the kernel can, otherwise from busy sockets in bounded time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
 
 
 class Pacing(FakePacing):
-    """As on a host where sockets take their limits with a round trip: those that are *idle* never do."""
+    """Fake pacing in which a socket takes its limit with a round trip. The *idle* sockets never have one."""
 
     at_once = True
     idle: frozenset[int] = frozenset()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the log tells the journal: entries with fields, and lines where the journal takes none."""
+"""Tests for log entries in the journal: entries with fields, or plain lines if the journal does not accept them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mptcp_throttler.runtime.logs import Entries, Lines, about
 
 
 class Journal:
-    """A socket in place of the journal's."""
+    """A socket that takes the place of the journal's."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Journal:
 
 
 def fields(datagram: bytes) -> dict[str, str]:
-    """Return the fields of an entry: systemd.io/JOURNAL_NATIVE_PROTOCOL."""
+    """Return the fields of an entry in the format of systemd.io/JOURNAL_NATIVE_PROTOCOL."""
     found = {}
     while datagram:
         head, _, rest = datagram.partition(b"\n")
@@ -77,7 +77,7 @@ def stderr() -> io.StringIO:
 
 @pytest.fixture
 def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
-    """A logger as the daemon's, to that journal and that stderr."""
+    """A logger like the daemon's that writes to that journal and that standard error."""
     lines = logging.StreamHandler(stderr)
     lines.setFormatter(Lines(for_journal=True))
     handler = Entries(lines, str(journald.path))
@@ -151,7 +151,7 @@ def test_a_journal_that_was_started_anew_is_found(log: logging.Logger, journald:
 
 
 def test_a_child_writes_lines(log: logging.Logger, journald: Journal, tmp_path: Path) -> None:
-    """The child that answers for the status has closed the descriptor, or has another of that number."""
+    """The child that answers status requests has closed the descriptor, or uses its number for another file."""
     handler = log.handlers[0]
     assert isinstance(handler, Entries)
     child = os.fork()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Large objects stay apart from the C library's heap, which gives their memory back; what each entry needs is on it."""
+"""Tests that large objects stay off the C library's heap, so that their memory is returned, and small ones on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 BIG = 4 << 20
-"""Bytes: after one of that size was freed, the C library would put those of the next size on its heap."""
+"""Bytes. Without the setting, the C library puts objects of up to this size on its heap after one was freed."""
 HEAP_GROWS = f"""
 import re
 from mptcp_throttler.runtime.event_loop import keep_large_objects_apart
@@ -38,7 +38,7 @@ def test_a_large_object_is_not_on_the_heap(kept: bool) -> None:
 
 
 TABLE = 132 * 1024
-"""Bytes of a table of libnftables, which makes some for each entry."""
+"""Bytes of a table in libnftables, which makes some of these for each entry."""
 ON_HEAP = f"""
 import ctypes, re
 from mptcp_throttler.runtime.event_loop import keep_large_objects_apart

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Thousands of subflows come and go over one connection, read from real bytes: none is missed, nothing is kept."""
+"""Tests in which thousands of subflows join and leave one connection, parsed from bytes: none is missed or kept."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from mptcp_throttler.mptcp.tracker import Tracker
 
 SUBFLOWS = examples(70_000)
 CLIENTS = ("203.0.113.1", "203.0.113.2")
-"""Two, for one has 65,535 ports."""
+"""Two addresses, because one has only 65,535 ports."""
 ETHERNET, IPV4 = 14, 20
 
 
 def exchanges(host: Host, address: str) -> list[tuple[bytearray, int, bool]]:
-    """Return the frames of one subflow's handshake, where the client's port stands in each, and who sent it."""
+    """Return the frames of a subflow's handshake, the offset of the client's port, and whether the proxy sent it."""
     sent = [(each, each.source_port == PORT) for each in Path(host, address, 1, False).handshake()]
     return [(bytearray(frame(each)), ETHERNET + IPV4 + (2 if ours else 0), ours) for each, ours in sent]
 
 
 def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str], float]:
-    """Have *count* subflows of one connection come and go; return what the tracker told, and when it was over."""
+    """Open and close *count* subflows of one connection. Return the kinds of events, and the time of the last one."""
     host = Host(name, now)
     opened(tracker, host)
     now = host.time
@@ -48,7 +48,7 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
 
 
 def kept(tracker: Tracker, now: float) -> tuple[dict[str, int], int]:
-    """Return the sizes of the tables, and the blocks of memory that Python has, when everything has expired."""
+    """Let everything expire. Return the sizes of the tables, and the number of Python's memory blocks."""
     tracker.expire(now + 86_400)
     gc.collect()
     return dict(tracker.table_sizes), sys.getallocatedblocks()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""No subflow that the kernel has is without a cap for want of room: it is tracked, or reported to be closed."""
+"""Tests that no subflow goes uncapped because the tracker is full: it is tracked, or reported to be closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXCESS = "subflow-excess"
 
 
 def crowded() -> tuple[Tracker, Host]:
-    """Return a tracker of one connection that has as many subflows as there is room for."""
+    """Return a tracker with one connection that has the maximum number of subflows."""
     tracker, host = Tracker([PORT], SMALL), Host()
     feed(tracker, *host.initial().established())
     feed(tracker, *(host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(1, MOST)))
@@ -49,7 +49,7 @@ def test_one_more_that_the_kernel_takes_is_reported(captured: bool) -> None:
 
 @pytest.mark.parametrize("why", ["a reset", "a dump is wanted"])
 def test_while_another_may_have_ended_the_next_dump_decides(why: str) -> None:
-    """Defect: one that the kernel has was closed for want of room beside others that it had not any more."""
+    """Defect: a real subflow was closed for lack of room, although the tracker still had ended ones."""
     for ended in (True, False):
         tracker, host = crowded()
         paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 1))]
@@ -149,7 +149,7 @@ def test_what_is_reported_is_closed_and_said(caplog: pytest.LogCaptureFixture) -
 
 
 def test_what_is_not_ours_to_close_is_only_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Defect: they were closed in a dry run, and where somebody else is the path manager in user space."""
+    """Defect: they were closed even in a dry run, or if another program was the user-space path manager."""
     manager = PathManager(in_force=False)
     closing(manager).close_excess(reported(), is_dry_run=False)
     assert manager.closed == []

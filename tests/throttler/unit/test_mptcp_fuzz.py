@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whatever comes: random, mutated, reordered and forged segments, with kernel events and dumps among them.
+"""Fuzz tests: random, mutated, reordered and forged segments, mixed with kernel events and dumps.
 
-A plain seeded loop gives the numbers; Hypothesis looks for the corner that the loop does not hit, and shrinks it.
+A plain seeded loop provides the volume. Hypothesis looks for rare cases that the loop misses, and shrinks them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEED = 6824
 
 
 def encoded(option: MptcpOption) -> bytes:
-    """The option's bytes, written from the RFC's figures once more, apart from both parsers."""
+    """Return the option's bytes. They are written from the RFC's figures, independently of both parsers."""
     match option:
         case MpCapable():
             body = bytes([option.version, option.flags]) + (option.sender_key or b"") + (option.receiver_key or b"")
@@ -76,8 +76,10 @@ def frame(segment: Segment) -> bytes:
 
 
 def whole_life(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
-    """All segments of a connection with three subflows, or more than there is room for, forgeries included, in their
-    natural order."""
+    """Return the paths and all segments of a connection, in natural order.
+
+    It has three subflows or more than there is room for, and some joins are forged.
+    """
     v6 = number % 3 == 0
     proxy = {"proxy": "2001:db8::1"} if v6 else {}
     addresses = ["2001:db8::2", "2001:db8::3", "2001:db8::4"] if v6 else ["198.51.100.1", "203.0.113.1", "203.0.113.2"]
@@ -106,7 +108,10 @@ def whole_life(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
-    """Bits flipped, bytes put in or taken out, an end cut off: anywhere, or among the TCP options."""
+    """Return *data* with random mutations.
+
+    Bits are flipped, bytes are inserted or removed, or the end is cut off, anywhere or among the TCP options.
+    """
     changed = bytearray(data)
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(changed)) if rng.random() < 0.5 else rng.randrange(len(changed) * 3 // 4, len(changed))
@@ -157,7 +162,7 @@ def test_a_hundred_thousand_segments() -> None:
         segment = parse_frame(data, time, rng.choice(("eth0", "wlan0")), outgoing=direction)
         events = tracker.segment(segment) if segment is not None else []
         if fed % 5 == 0:
-            path = rng.choice(paths if rng.random() < 0.7 else paths[3:9])  # host 1 has too many
+            path = rng.choice(paths if rng.random() < 0.7 else paths[3:9])  # Host 1 has too many subflows
             kind = rng.choice(list(KernelEventKind))
             token = path.host.token if rng.random() < 0.9 else rng.getrandbits(32)
             four_tuple = path.four_tuple if rng.random() < 0.95 else None
@@ -185,7 +190,7 @@ def test_a_hundred_thousand_segments() -> None:
             subscriber.agrees_with(tracker)
     counters = tracker.counters
     assert counters.segments > SEGMENTS * 0.7, "most frames still hold a segment"
-    # The fuzz is worth its time only if it comes everywhere.
+    # The fuzz test is only useful if it reaches every counter.
     silent = {name for name in counters.__slots__ if not getattr(counters, name)}
     assert silent == set()
     assert events_seen > SEGMENTS / 12

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What captured segments say: interfaces, refused joins, fallbacks; and that they change nothing else."""
+"""Tests for captured handshakes: they show interfaces, refused joins and fallbacks, and change nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestInterface:
         assert not tracker.table_sizes["handshakes"]
 
     def test_without_the_answer_the_route_says_it(self, tracker: Tracker, host: Host) -> None:
-        """A SYN may be anyone's, and so may an answer that came in."""
+        """Anybody can send a SYN, or an incoming packet that looks like the answer."""
         path = host.initial()
         tracker.interface_of = {path.four_tuple: "wlan0"}.get
         forged = replace(path.syn_ack(), outgoing=False, interface="eth7")
@@ -140,7 +140,7 @@ class TestCounted:
         assert tracker.counters.ignored == 4
 
     def test_version_0(self, tracker: Tracker, host: Host) -> None:
-        """Linux answers it in plain TCP."""
+        """Linux answers it with plain TCP."""
         path = host.initial()
         assert announced(tracker, path.syn(MpCapable(0, 1)), path.plain_syn_ack()) == []
         assert (tracker.counters.version_0, tracker.counters.fallbacks) == (1, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Keys to tokens, sequence numbers and HMACs, against what a real stack sent: a connection of Linux 6.18."""
+"""Tests for tokens, sequence numbers and HMACs computed from keys, against a real connection of Linux 6.18."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The Scapy layers: they build what options.py reads, and build again what they dissect."""
+"""Tests for the Scapy layers: options.py reads what they build, and they rebuild what they dissect."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def octets(value: int | None, size: int) -> bytes | None:
 
 
 def value_of(p: Packet) -> options.MptcpOption:
-    """The dataclass that has the layer's fields."""
+    """Return the dataclass from options.py with the layer's fields."""
     match type(p).__name__:
         case "MpCapable":
             if p.version != 1:
@@ -176,7 +176,8 @@ def test_what_the_layers_build_they_dissect(case: tuple[Packet, int]) -> None:
 
 
 kind_30 = st.binary(max_size=38).map(lambda body: bytes([30, len(body) + 2]) + body)
-"""Any option of that kind, and, so that the forms are hit, options of every subtype with a length of theirs."""
+"""Any option of that kind. `likely` makes options of every subtype with typical lengths, so that all forms are tested.
+"""
 likely = st.builds(
     lambda first, size, body: bytes([30, size, first]) + body[: size - 3],
     octet,
@@ -194,7 +195,7 @@ def test_any_bytes_dissect_build_again_and_agree(option: bytes, flags: int) -> N
     if isinstance(parsed, options.Malformed):
         return
     if isinstance(parsed, options.MpCapable) and parsed.version != 1:
-        return  # of another version, options.py reads only which it is, whatever else the option holds
+        return  # For other versions, options.py reads only the version, whatever else the option holds
     assert value_of(layer) == parsed
 
 

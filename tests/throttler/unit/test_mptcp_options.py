@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Option bytes to values: every form of RFC 8684 and RFC 6824, and what breaks them."""
+"""Tests for parsing options: every form of RFC 8684 and RFC 6824, and malformed ones."""
 
 from __future__ import annotations
 
@@ -202,9 +202,9 @@ def test_every_subtype_and_length_with_every_flag_is_a_value() -> None:
 
 
 def lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
-    """Return the lengths that an option may have, by the figures of RFC 8684 (3) and, for older forms, RFC 6824.
+    """Return the allowed lengths of an option, by the figures of RFC 8684 (section 3) and RFC 6824 for older forms.
 
-    *first*, *second*: its octets behind the subtype's and what follows.
+    *first* and *second* are its octets with the subtype and after it.
     """
     syn, ack = bool(flags & SYN), bool(flags & ACK)
     match subtype:
@@ -221,7 +221,7 @@ def lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
                 return {size, size + 2}
             return {size}
         case 3:
-            return set(range(8, 31))  # which of them, the version and the echo say: the forms above
+            return set(range(8, 31))  # The version and the echo flag determine which: see the forms above
         case 4:
             return set(range(4, 41))
         case 5:
@@ -235,7 +235,7 @@ def lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
 
 
 def test_of_every_subtype_a_length_that_is_no_forms_is_malformed() -> None:
-    """Whatever the flags and the other bits: nothing is read out of an option that is too short or too long."""
+    """Whatever the flags and other bits are, nothing may be read from an option that is too short or too long."""
     refused = taken = 0
     of_data = 0, 1, 3, 5, 7, 15, 16, 31, 0x81, 0xFF
     firsts = ((first, second) for first in range(256) for second in (of_data if first >> 4 == 2 else (0, 0xFF)))
@@ -256,7 +256,7 @@ def test_of_every_subtype_a_length_that_is_no_forms_is_malformed() -> None:
 
 
 def test_a_header_full_of_options_is_read_once() -> None:
-    """Thirteen fit; what is behind them, and what a broken one hides, is left."""
+    """Thirteen options fit. Bytes after the end, and bytes hidden by a broken option, are ignored."""
     assert parse_options(b"\x1e\x03\x51" * 13 + b"\x00", ACK) == (MpPrio(True, None),) * 13
     assert len(parse_options(b"\x1e\x02" * 20, ACK)) == 20
     assert len(parse_options(b"\x1e\x00" * 20, ACK)) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the kernel is asked when packets claim something, how often, and what follows from its answers."""
+"""Tests for the look-ups that packets trigger: what the kernel is asked, how often, and the effect of its answers."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def some(count: int) -> list[FourTuple]:
 
 
 class Walk:
-    """SocketLookupQueue without a bound on look-ups, by walks over all that wait."""
+    """A simple model of SocketLookupQueue without a limit on look-ups. It examines all waiting subflows."""
 
     def __init__(self) -> None:
         self.waiting: dict[FourTuple, list[float]] = {}
-        """When each is due."""
+        """The times at which each subflow is due."""
 
     def ask(self, four_tuple: FourTuple, now: float) -> None:
         self.waiting.setdefault(four_tuple, [now + 0.1])
@@ -97,7 +97,7 @@ class TestQuestions:
 
     @given(claims=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.9)))))
     def test_each_comes_when_a_walk_over_all_would_find_it(self, claims: list[tuple[str, int, float]]) -> None:
-        """Ten subflows never wait for the rate."""
+        """With ten subflows, none ever waits for the limit on look-ups."""
         questions, walked, each = SocketLookupQueue(), Walk(), some(10)
         now = 0.0
         for what, which, after in claims:
@@ -116,7 +116,7 @@ class TestQuestions:
             assert pause == (max(0.0, min(due) - now) if due else None)
 
     def test_what_waits_costs_a_look_up_nothing(self) -> None:
-        """A thousand that wait took a walk of a thousand steps for each that was looked up."""
+        """Defect: each look-up walked through all waiting subflows, up to a thousand."""
         questions = SocketLookupQueue()
         for each in some(MAX_WAITING):
             questions.ask(each, 0.0)
@@ -163,7 +163,7 @@ def test_after_a_reset_the_kernel_is_asked(tracker: Tracker, host: Host, there: 
 
 
 def test_after_a_fastclose_it_is_asked_of_all(tracker: Tracker, host: Host) -> None:
-    """The connection has lost its token, so that no event tells of its end."""
+    """The connection has lost its token, so that no event reports its end."""
     first, second = opened(tracker, host), host.join()
     feed(tracker, *second.established(), first.from_client(ACK, MpFastclose(host.proxy_key)))
     asked = tracker.questions.take(host.time + 0.2)
@@ -174,7 +174,7 @@ def test_after_a_fastclose_it_is_asked_of_all(tracker: Tracker, host: Host) -> N
 
 
 def test_a_client_that_roams_after_a_reset_finds_its_connection(tracker: Tracker, host: Host) -> None:
-    """Defect: a look-up that came before the kernel's event closed the connection."""
+    """Defect: a look-up before the kernel's event closed the connection."""
     first = opened(tracker, host)
     feed(tracker, first.rst())
     assert kinds(tracker.answer(tracker.questions.take(host.time + 0.2), {}, host.time + 0.2)) == [CLOSED]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Resync in pieces: any cut gives the same tables, and what happens between two pieces loses no live subflow."""
+"""Tests for a resync in pieces: the pieces' size does not matter, and changes between them lose no live subflow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def finished(resync: Resync, limit: int = 500) -> list[Event]:
 
 
 def paths_of(host: Host) -> list[Path]:
-    """Three subflows; the last is one that the proxy opened, from another local port."""
+    """Return three subflows. The proxy opened the last one, from another local port."""
     outward = host.join("203.0.113.9")
     outward.four_tuple = outward.four_tuple._replace(local_port=45678, remote=host.client_key[:4])
     initial, join = host.initial(), host.join()
@@ -85,9 +85,9 @@ def test_any_cut_gives_the_same(
 
 
 class Kernel(RuleBasedStateMachine):
-    """Sockets come and go while a dump is read; the piece that is taken in was written before the last change.
+    """Sockets open and close while a dump is read. Each piece was written before the latest changes.
 
-    The dump goes through the places of a hash table in order, as the kernel does. An event may be lost.
+    The dump goes through the places of a hash table in order, as in the kernel. An event may be lost.
     """
 
     def __init__(self) -> None:
@@ -97,9 +97,9 @@ class Kernel(RuleBasedStateMachine):
         self.time = 1000.0
         self.alive: set[int] = set()
         self.must_be_active: set[FourTuple] = set()
-        """Alive, and known to the tracker since they were opened."""
+        """Subflows that exist, and that the tracker has known since they were opened."""
         self.gone: set[FourTuple] = set()
-        """Closed, and an event reported it."""
+        """Subflows that are closed and whose end an event reported."""
         self.resync: Resync | None = None
         self.place = 0
         self.written: list[KernelSubflow] = []
@@ -185,7 +185,7 @@ class Kernel(RuleBasedStateMachine):
     def a_quiet_dump_gives_the_truth(self) -> None:
         self.time += 5
         self.receive(self.tracker.resync([PATHS[index].dumped() for index in sorted(self.alive)], self.time))
-        # A subflow of another local port is ours only by its token, so that one of the listening port must name it.
+        # The token must identify a subflow on another local port, so one on the listening port must be listed, too.
         named = {index // 3 for index in self.alive if PATHS[index].four_tuple.local_port == PORT}
         ours = {PATHS[index].four_tuple for index in self.alive if index // 3 in named}
         active = self.active()
@@ -254,7 +254,7 @@ class TestInBetween:
     def test_one_that_was_accepted_meanwhile_is_not_replaced_by_its_own_handshake(
         self, tracker: Tracker, host: Host
     ) -> None:
-        """The dump lists it before its packets are read: the buffers are read in turns."""
+        """The dump lists the subflow before its packets are read, as the buffers are read alternately."""
         resync = tracker.begin_resync(host.time)
         path = host.initial()
         handshake = path.handshake()
@@ -336,11 +336,11 @@ class TestUnchanged:
 
 
 class TestCrowded:
-    """The events of a join and of an end are lost: their connection seems to be full."""
+    """The events about a join and about an end are lost, so that their connection seems to be full."""
 
     @staticmethod
     def crowded() -> tuple[Tracker, list[Path], Path]:
-        """Return a tracker, three subflows that it knows, and one that came when the second of them ended."""
+        """Return a tracker, its three known subflows, and a new one that replaced the second."""
         tracker, host = Tracker([PORT], LIMITS), Host()
         paths = [host.initial(), host.join(port=11), host.join(port=12)]
         tracker.resync([path.dumped() for path in paths], 1000.0)
@@ -380,7 +380,7 @@ def test_idle_checks_go_round_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_looked_idle_is_back_with_the_dump_that_follows(tracker: Tracker, host: Host) -> None:
-    """Defect: that dump was taken for older than the ends, and all were without a cap until the next periodic one."""
+    """Defect: the dump was taken for older than the ends, and all subflows had no cap until the next periodic dump."""
     path = opened(tracker, host)
     now = host.time + TrackerLimits().idle_timeout
     assert kinds(tracker.expire(now)).count(CLOSED) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client that roams while the tables are full: its connection is found by the join that comes from elsewhere."""
+"""Tests for clients that roam while the tables are full: their next join finds the connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def path_of(client: int, number: int = 0) -> Path:
 
 
 def full() -> tuple[Tracker, list[Path]]:
-    """Return a tracker in which as many clients as there is room for have a connection each."""
+    """Return a full tracker, in which each client has one connection."""
     tracker, paths = Tracker([PORT], SMALL), [path_of(client) for client in range(ROOM)]
     for path in paths:
         assert announced(tracker, path.kernel(CREATED)) == [OPENED, ACTIVE]
@@ -32,7 +32,7 @@ def full() -> tuple[Tracker, list[Path]]:
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_where_clients_have_all_the_room_one_that_roams_keeps_its_connection(captured: bool) -> None:
-    """Defect: the next connection of anybody took its place, and the kernel had to close it when it came back."""
+    """Defect: any new connection took its place. When the client came back, the kernel had to close its connection."""
     tracker, paths = full()
     roaming = paths[0]
     before = tracker.connections[roaming.host.token].since
@@ -82,7 +82,7 @@ ACTIONS = st.tuples(
 
 @given(st.lists(ACTIONS, min_size=20, max_size=80))
 def test_whoever_roams_in_whatever_flood_keeps_the_connection(actions: list[tuple[str, int, int]]) -> None:
-    """What the kernel has and nobody was told to close is tracked, with the time of its beginning."""
+    """Every connection that the kernel has is tracked with its original start time, unless its end was reported."""
     tracker, subscriber, time = Tracker([PORT], SMALL), Subscriber(), 1000.0
     there: dict[int, tuple[float, FourTuple | None]] = {}
     for number, (action, client, port) in enumerate(actions):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Frames to segments: links, tags, IP versions, extension headers, and everything that is cut off."""
+"""Tests for parsing frames into segments: link layers, tags, IP versions, extension headers and truncation."""
 
 from __future__ import annotations
 

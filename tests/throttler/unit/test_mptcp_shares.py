@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""No client has all the room for connections: what the kernel has beyond its share is reported to be closed."""
+"""Tests for the clients' shares of the connection table: connections beyond a share are reported, to be closed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def packed(client: int) -> bytes:
     return bytes([192, 0, 2, client])
 
 
-# The rule
+# The rule for shares
 
 
 @given(room=st.integers(1, 40), actions=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=200))
@@ -81,12 +81,12 @@ def test_who_has_an_ipv6_network_is_one_client() -> None:
 
 
 def path_of(number: int, client: int = 0) -> Path:
-    """Return the first subflow of one of a client's connections."""
+    """Return the first subflow of a client's connection with this number."""
     return Host(f"{client}/{number}").initial(f"192.0.2.{client}", 1000 + number)
 
 
 def filled() -> tuple[Tracker, list[Path]]:
-    """Return a tracker that has as many connections of one client as it may have: half of the room."""
+    """Return a tracker in which one client has its maximum of connections: half of the room."""
     tracker = Tracker([PORT], SMALL)
     paths = [path_of(number) for number in range(ROOM // 2)]
     for path in paths:
@@ -111,7 +111,10 @@ def test_one_more_of_a_client_that_has_its_share_is_reported_and_another_client_
 
 @pytest.mark.parametrize("captured", [True, False])
 def test_a_join_that_comes_after_its_connection_was_turned_away_takes_nobodys_share(captured: bool) -> None:
-    """Defect: it took the share of the address by which it came, and that client's own next connection was refused."""
+    """Defect: the join was counted for its own source address.
+
+    That client's next connection was then refused.
+    """
     tracker, _ = filled()
     more = path_of(99)
     feed(tracker, more.kernel(CREATED))
@@ -138,7 +141,7 @@ def test_a_connection_without_a_subflow_counts_for_nobody() -> None:
 
 @pytest.mark.parametrize("ended", [0, 2])
 def test_a_dump_reports_what_is_too_much_once_those_that_have_ended_are_gone(ended: int) -> None:
-    """The kernel's word that they ended was lost."""
+    """The kernel's event about their end was lost."""
     tracker, paths = filled()
     more = [path_of(number) for number in (98, 99)]
     now = max(path.host.time for path in paths) + 10
@@ -151,7 +154,7 @@ def test_a_dump_reports_what_is_too_much_once_those_that_have_ended_are_gone(end
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_dump_counts_a_connection_for_the_client_of_its_first_subflow(backwards: bool) -> None:
-    """In whatever order it lists them: of one that is too much all subflows are reported."""
+    """The order of the dump does not matter. All subflows of an excess connection are reported."""
     tracker = Tracker([PORT], SMALL)
     paths = [path_of(number) for number in range(ROOM // 2 + 2)]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
@@ -176,7 +179,7 @@ def test_one_that_was_closed_while_the_dump_was_read_is_not_reported() -> None:
     assert [event for events in resync.finish() for event in events] == []
 
 
-# Connections older than the daemon
+# Connections that are older than the daemon
 
 
 @given(
@@ -188,7 +191,7 @@ def test_one_that_was_closed_while_the_dump_was_read_is_not_reported() -> None:
 def test_a_restart_closes_nothing_that_came_by_the_rule_in_whatever_order_it_is_listed(
     actions: list[tuple[int, bool]], chance: Random, size: int
 ) -> None:
-    """Defect: a client that had its share before others came was found to have more."""
+    """Defect: a client that had filled its share before other clients came was found to have too many."""
     shares, there = Shares(ROOM), list[tuple[int, int]]()
     for number, (client, opens) in enumerate(actions):
         if opens and shares.has_room(packed(client)):
@@ -236,7 +239,7 @@ def test_clients_that_took_all_before_the_daemon_leave_room_to_another() -> None
 
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 1, 2]), st.integers(0, 4).map(bool)), max_size=60))
 def test_what_came_by_the_rule_is_true_in_every_order(actions: list[tuple[int, bool]]) -> None:
-    """Of the k with the most: all together and the fewest of one are no more than the room and one."""
+    """For any k: the sum of the k largest shares, plus the smallest of these, is at most the room plus one."""
     shares, there = Shares(ROOM), list[bytes]()
     for client, opens in actions:
         if opens and shares.has_room(packed(client)):
@@ -303,12 +306,12 @@ def test_whatever_comes_the_kernel_has_no_connection_that_is_neither_tracked_nor
         check_tables(tracker, SMALL)
 
 
-# Closing them
+# Closing the reported connections
 
 
 class Sockets:
     def __init__(self, keeps: Callable[[int], bool] = lambda _: False) -> None:
-        """*keeps* says which the kernel refuses to close, counted from 0."""
+        """Make a fake. *keeps* says which sockets the kernel refuses to close, counted from 0."""
         self.closed: list[FourTuple] = []
         self._keeps = keeps
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The tracker's limits and timeouts, and its counters."""
+"""Tests for the tracker's limits, timeouts and counters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TestFloods:
 
 
 def test_a_connection_takes_little_memory() -> None:
-    """10,000 connections of two subflows, with what readers get of them, are to take less than 25 MB."""
+    """10,000 connections of two subflows must take less than 25 MB, including the snapshots for readers."""
     count = 400
     hosts = [Host(f"host {number}") for number in range(count)]
     tracker = Tracker([PORT])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The tracker and the kernel's records: events, dumps, and when two of them disagree."""
+"""Tests for the tracker and the kernel's records: events, dumps, and disagreements between two of them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ class TestEvents:
     def test_of_one_that_no_dump_lists_the_kernel_is_asked_when_it_is_silent(
         self, tracker: Tracker, host: Host, is_there: bool
     ) -> None:
-        """Defect: it was forgotten as idle after six hours, and a resync was wanted each second from the third on."""
+        """Defect: it was forgotten as idle after six hours.
+
+        From the third hour on, a resync was requested every second.
+        """
         initial, path = opened(tracker, host), host.join()
         path.four_tuple = path.four_tuple._replace(local_port=4000)
         feed(tracker, path.kernel(K.SUBFLOW_ESTABLISHED))
@@ -81,7 +84,7 @@ class TestEvents:
         assert path.four_tuple in known(tracker, host)
         found = {path.four_tuple: path.dumped()} if is_there else {}
         assert kinds(tracker.answer([path.four_tuple], found, now)) == ([] if is_there else [CLOSED])
-        for _ in range(2):  # one is asked up to twice
+        for _ in range(2):  # Each subflow is asked about up to twice
             tracker.questions.take(now := now + 1)
         tracker.expire(now)
         assert not tracker.questions.take(now + 60), "it was seen just now, or has ended"
@@ -208,7 +211,7 @@ class TestResync:
 
 
 def test_a_join_on_the_port_of_a_first_subflow_whose_end_was_missed(tracker: Tracker, host: Host) -> None:
-    """Defect: no dump corrected it."""
+    """Defect: no dump corrected this."""
     initial, path, again = host.initial(), host.join(), host.join("198.51.100.1", 40000)
     feed(tracker, initial.kernel(K.CREATED), path.kernel(K.SUBFLOW_ESTABLISHED))
     tracker.resync([path.dumped(), again.dumped()], host.time + 5)

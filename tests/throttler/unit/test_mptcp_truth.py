@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whatever is on the wire, the tracker has what the kernel told, and nothing else.
+"""Tests that the tracker has exactly what the kernel reported, whatever is on the wire.
 
-A model of the kernel opens, joins, changes and closes; its packets may be captured or not, its events read late. In
-between come segments that nobody's stack sent: of every subtype, on any subflow, with the client's address and with the
-proxy's.
+A model of the kernel opens, joins, changes and closes subflows. Its packets may or may not be captured, and its events
+may be read late. In between come forged segments of every subtype on any subflow, with the client's or the proxy's
+address.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Real:
 
 
 def leaves_by(four_tuple: FourTuple) -> str:
-    """Return the interface of the proxy's route, which uses one address on both."""
+    """Return the interface of the proxy's route. The proxy uses one address on both interfaces."""
     return f"eth{four_tuple.remote_port % 2}"
 
 
 Truth = dict[int, dict[FourTuple, Real]]
-"""By token: the subflows, oldest first."""
+"""Subflows by token, oldest first."""
 
 NUMBERS = st.integers(0, 2)
 PORTS = st.sampled_from((50000, 50001, 50002))
@@ -79,7 +79,7 @@ ADDRESS_IDS = st.sampled_from((0, 3, 9))
 
 @st.composite
 def forged_options(draw: st.DrawFn, path: Path) -> tuple[MptcpOption, ...]:
-    """Options of every subtype, made with all that is on the wire and what the client knows."""
+    """Draw options of every subtype, made from everything that is on the wire and known to the client."""
     host = path.host
     genuine = [option for segment in path.handshake() for option in segment.options]
     key = draw(st.sampled_from((host.proxy_key, host.client_key, bytes(8))))
@@ -105,7 +105,7 @@ def forged_options(draw: st.DrawFn, path: Path) -> tuple[MptcpOption, ...]:
 
 
 class Wire(RuleBasedStateMachine):
-    """Each rule is one thing that the kernel, the capture or a forger does."""
+    """Each rule is one action of the kernel, the capture or a forger."""
 
     version = 4
     limits = LIMITS
@@ -129,7 +129,7 @@ class Wire(RuleBasedStateMachine):
         self.events.clear()
         self.dump(0)
 
-    # Who is there
+    # Paths and events
 
     def path(self, number: int, port: int | None) -> Path:
         host = self.hosts[number]
@@ -152,7 +152,7 @@ class Wire(RuleBasedStateMachine):
     def segment(self, segment: Segment) -> None:
         self.receive(self.tracker.segment(segment))
 
-    # The kernel, which has truth
+    # The kernel, which has the truth
 
     def sends(self, *segments: Segment) -> None:
         for segment in segments:
@@ -207,7 +207,7 @@ class Wire(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, port=PORTS | st.none())
     def answers_what_does_not_come_to_be(self, number: int, port: int | None) -> None:
-        """The client never sends a third ACK that the kernel takes; one may be on the wire."""
+        """Send a handshake that the kernel does not accept, although its third ACK may be on the wire."""
         path = self.path(number, port)
         if any(path.four_tuple in each for each in self.truth.values()):
             return
@@ -217,7 +217,7 @@ class Wire(RuleBasedStateMachine):
     def clients_begin_anew(self) -> None:
         self.generation += 1
 
-    # The observers
+    # The observers: capture, events and dumps
 
     @rule(count=st.integers(1, 6), captured=st.booleans())
     def packets_are_read(self, count: int, captured: bool) -> None:
@@ -257,7 +257,7 @@ class Wire(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((2.0, 12.0)))
     def dump(self, seconds: float) -> None:
-        """After some time in which nothing happens."""
+        """Read everything, let time pass without any action, and resync with a dump."""
         self.packets_are_read(100, True)
         self.events_are_read(100)
         self.time += seconds
@@ -326,7 +326,10 @@ class Wire(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, port=PORTS | st.none(), index=st.integers(0, 8), anew=st.booleans(), with_syn=st.booleans())
     def replay(self, number: int, port: int | None, index: int, anew: bool, with_syn: bool) -> None:
-        """What a stack would send, of this attempt or of one that never was, comes in by the other interface."""
+        """Let a segment come in by another interface.
+
+        It is one that a stack would send, of this attempt or of one that never happened.
+        """
         path = self.path(number, port)
         path = path.again() if anew else path
         host = path.host
@@ -340,12 +343,12 @@ class Wire(RuleBasedStateMachine):
     @precondition(lambda self: self.packets)
     @rule(index=st.integers(0, 5))
     def comes_in_before(self, index: int) -> None:
-        """A genuine packet of either side comes in by the other interface, before the genuine one is read."""
+        """Let a genuine packet of either side come in by another interface before it is read itself."""
         self.time += 0.0005
         segment = self.packets[min(index, len(self.packets) - 1)]
         self.segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def what_the_kernel_told_is_tracked_and_nothing_else(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Netlink requests against a kernel of our own: ends of dumps, sequence numbers."""
+"""Tests for netlink requests with a fake kernel: ends of dumps, sequence numbers, refusals, and closing of sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def message(kind: int, sequence: int, body: bytes, flags: int = 0) -> bytes:
 
 
 class FakeKernel:
-    """Answers each request by *answer*, which is given its sequence number."""
+    """Answers each request by calling *answer* with its sequence number."""
 
     def __init__(self, answer: Callable[[int], list[bytes]]) -> None:
         self._answer = answer
@@ -114,7 +114,7 @@ def test_a_look_up_that_is_refused_is_an_error_after_all_answers_were_read() -> 
 
 
 def test_a_socket_that_is_to_be_closed_is_named_by_its_cookie() -> None:
-    """Of one that is gone the kernel would take the socket that listens."""
+    """Without the cookie, the kernel would close the listening socket if the named one is gone."""
     four_tuple = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)
     request = destroy_request(four_tuple, 0x1122334455667788)
     asked = exact_request(four_tuple)
@@ -139,10 +139,10 @@ def test_nothing_is_closed_that_is_not_there() -> None:
 
 
 class KernelWithSockets(FakeKernel):
-    """Has whatever socket is asked for, and closes it.
+    """Finds every socket that is asked for, and closes it.
 
-    *refused*: what it answers otherwise, by kind of request and remote port. *failures*: instead of answering a
-    datagram, counted from 0, it has reading fail.
+    *refused*: errors by kind of request and remote port. *failures*: errors of reading the answer to a datagram,
+    counted from 0.
     """
 
     def __init__(self, refused: Mapping[tuple[int, int], int], failures: Mapping[int, OSError]) -> None:
@@ -176,14 +176,15 @@ class KernelWithSockets(FakeKernel):
 IS_A_SUBFLOW = attribute(2, bytes(232)) + attribute(
     19, attribute(3, b"".join(attribute(kind, bytes(size)) for kind, size in ((2, 4), (8, 4), (9, 1), (10, 1), (4, 8))))
 )
-"""INET_DIAG_INFO; INET_DIAG_ULP_INFO, INET_ULP_INFO_MPTCP, and in it token, flags, identifiers, sequence number."""
+"""The attributes INET_DIAG_INFO and INET_DIAG_ULP_INFO with INET_ULP_INFO_MPTCP: token, flags, identifiers and sequence
+number."""
 NO_BUFFER_SPACE = OSError(errno.ENOBUFS, "No buffer space available")
 
 
 def close_many(
     refused: Mapping[tuple[int, int], int], failures: Mapping[int, OSError]
 ) -> tuple[KernelWithSockets, dict[int, str]]:
-    """Have 200 closed, with remote ports from 1 on; return the kernel, and why which stayed."""
+    """Close 200 sockets with remote ports from 1 on. Return the kernel, and the reasons for those that stayed open."""
     kernel = KernelWithSockets(refused, failures)
     diagnostics = SocketDiagnostics((3128,))
     diagnostics._look_ups._socket.close()
@@ -194,7 +195,7 @@ def close_many(
 
 
 def test_where_some_are_not_closed_the_others_are_and_those_that_stay_are_named() -> None:
-    """Defect: a look-up that was refused left all of them, and one that stayed was said of all."""
+    """Defect: one refused look-up left all sockets open, and one socket that stayed was reported for all."""
     refused = {
         (SOCK_DIAG_BY_FAMILY, 2): errno.ENOMEM,
         (SOCK_DIAG_BY_FAMILY, 3): errno.ENOENT,
@@ -211,7 +212,7 @@ def test_where_some_are_not_closed_the_others_are_and_those_that_stay_are_named(
 
 @pytest.mark.parametrize("unread", [0, 1])
 def test_answers_that_cannot_be_read_are_no_reason_to_leave_the_others(unread: int) -> None:
-    """Whether of a look-up or of a close: of that batch nobody knows which stayed."""
+    """This applies to the answers of look-ups and of closes. Nobody knows which sockets of that batch stayed open."""
     kernel, stayed = close_many({}, {unread: NO_BUFFER_SPACE})
     batch = list(stayed)
     assert batch == list(range(1, len(batch) + 1)), "the first ones"
@@ -228,11 +229,11 @@ def test_a_kernel_that_does_not_answer_is_waited_for_once() -> None:
 
 
 def test_a_dump_of_sockets_that_fails_says_so_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: where the kernel had no memory for the rest, each one to come waited for it in vain for ten seconds."""
+    """Defect: after the kernel had no memory for the rest of a dump, each later dump waited in vain for ten seconds."""
     diagnostics = SocketDiagnostics((3128,))
     answers: list[Callable[[int], list[bytes]]] = [
         lambda n: [message(NLMSG_DONE, n, struct.pack("=i", -105))],
-        lambda n: [message(0, n, b"")],  # and no more: the fake has nothing else to be read
+        lambda n: [message(0, n, b"")],  # And nothing more, so that the fake has nothing else to be read
         lambda n: [message(NLMSG_DONE, n, bytes(4))],
     ]
     monkeypatch.setattr(
@@ -246,7 +247,7 @@ def test_a_dump_of_sockets_that_fails_says_so_and_the_next_one_works(monkeypatch
 
 
 def test_a_host_without_descriptors_is_a_kernel_error_for_the_upload_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: an OSError ended the daemon, and took all caps off."""
+    """Defect: an OSError ended the daemon, which removed all caps."""
 
     def refuse() -> None:
         raise OSError(errno.EMFILE, "Too many open files")

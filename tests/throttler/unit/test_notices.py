@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who changed what: names that the kernel and processes give are any bytes."""
+"""Tests for notices of foreign changes: names from the kernel and from processes may contain any bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEWLINK, _IFNAME = 16, 3
 
 
 def test_a_process_whose_name_is_cut_off_within_a_character() -> None:
-    """Defect: of a change by such a process nobody heard until the next periodic comparison."""
+    """Defect: a change by such a process was noticed only at the next periodic comparison."""
     comm = Path("/proc/self/comm")
     before = comm.read_bytes()
     comm.write_bytes("ρυθμιστής".encode())
@@ -27,8 +27,9 @@ def test_a_process_whose_name_is_cut_off_within_a_character() -> None:
 
 
 def test_an_interface_of_others_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: what was told in the same datagram was not heard."""
-    monkeypatch.setattr("mptcp_throttler.kernel.notices.NoticeSource.__init__", lambda *_: None)  # needs privileges
+    """Defect: other notices in the same datagram were lost."""
+    # The constructor needs privileges
+    monkeypatch.setattr("mptcp_throttler.kernel.notices.NoticeSource.__init__", lambda *_: None)
     notices = LinkNotices(["w0"], 0x4D50)
     body = struct.pack("=BxHiII", 0, 1, 1 << 20, 0, 0)
     assert list(notices._changes(_NEWLINK, 0, body + attribute(_IFNAME, b"caf\xe9\0"))) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The states of subflows on their way to their caps and back, whatever happens to them."""
+"""Tests for the states of subflows whose caps begin or end, with random sequences of events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""MPTCP options in words."""
+"""Tests for descriptions of MPTCP options in words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What got past a cap's class is repaid, and the transitions of one cap share one allowance."""
+"""Tests for overshoot: bytes that bypassed a cap's class are repaid, and a cap's transitions share one allowance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mptcp_throttler.shaping.onset.rate_transition import (
 )
 
 CEIL = 8_000_000
-"""Bits/s: a megabyte a second."""
+"""In bit/s: a megabyte a second."""
 
 
 def cap_of(minor: int = 7) -> LiveCap:
@@ -36,7 +36,7 @@ def cap_of(minor: int = 7) -> LiveCap:
 
 
 def changed(owing: OvershootCompensation, now: float) -> dict[int, float | None]:
-    """Do what is wanted to the caps' classes, and return it."""
+    """Apply the wanted changes to the caps' classes, and return them."""
     changes = owing.changed(now)
     for cap, share in changes:
         cap.lowered = share
@@ -132,7 +132,7 @@ def test_a_young_subflow_is_in_its_class_at_once() -> None:
 
 
 def come(scene: Scene, number: int, tcp: TcpInfo, now: float, *, young: bool) -> None:
-    """A subflow comes to the cap, and is sampled at once."""
+    """Add a subflow to the cap, and sample it at once."""
     scene.tcp[subflow(number)] = tcp
     scene.planner.set_verdicts(number, [verdict(number, rule())], NOW, [subflow(number)] if young else [])
     scene.do(scene.transitions.follow(now))
@@ -180,7 +180,7 @@ def test_a_sample_from_before_a_subflow_came_to_the_cap_charges_no_more_than_was
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
     scene.do(scene.transitions.follow(10.0))
-    scene.observe([subflow(1)], 9.0)  # at many joins a second sockets are listed before the join is known
+    scene.observe([subflow(1)], 9.0)  # With many joins a second, sockets are listed before the join is known
     scene.do(scene.transitions.follow(10.0))
     assert ceil_of(scene) == 5_000_000
 
@@ -204,7 +204,7 @@ def test_with_the_allowance_used_up_a_cap_begins_at_once() -> None:
     come(scene, 1, FULL_FLIGHT._replace(unacked=0), 10.0, young=False)
     come(scene, 2, FULL_FLIGHT._replace(unacked=0), 10.0, young=False)
     assert len(scene.planner.pending()) == 2
-    scene.tcp[subflow(1)] = FULL_FLIGHT._replace(unacked=10_000)  # far more than one needs
+    scene.tcp[subflow(1)] = FULL_FLIGHT._replace(unacked=10_000)  # Far more than one subflow needs
     scene.run(0.1, 10.02)
     assert not scene.planner.pending(), "neither of them goes on"
     come(scene, 3, FULL_FLIGHT, 11.0, young=False)

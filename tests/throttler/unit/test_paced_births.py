@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What subflows begin with, as it is brought into the kernel: what differs alone, and in turns with the loop."""
+"""Tests for bringing births into the kernel: only differences, and in turns with the event loop."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def client(number: int) -> Network:
 
 
 def prefixes(count: int, birth: Birth = CAPPED) -> dict[Network, Birth]:
-    """Return births of prefixes; those of a reload are equal to the former ones, and not the same."""
+    """Return births of *count* prefixes. With each call they are equal, but not identical, as after a reload."""
     return {ip_network(((172 << 24) + number * 256, 24)): birth for number in range(count)}
 
 
 class Counting(FakePacing):
-    """Has what was set at a time."""
+    """Records what was set in each call."""
 
     can, refusal = True, ""
 
@@ -85,7 +85,7 @@ def scene() -> Scene:
 
 
 def test_what_is_as_it_was_is_left_alone(scene: Scene) -> None:
-    """Defect: a reload set all prefixes and all single clients anew, for 100 ms in which nothing else was answered."""
+    """Defect: a reload set all prefixes and all single clients anew. For 100 ms, nothing else was answered."""
 
     async def reload() -> None:
         scene.know(CLIENTS)
@@ -131,7 +131,7 @@ def test_single_clients_come_and_go_with_the_births_in_turns_with_the_loop(scene
 def test_a_client_that_is_forgotten_while_the_births_go_is_not_left_behind(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: it kept what it had, and began outside of the cap when the births came again."""
+    """Defect: it kept its entry, and began outside of the cap when the births were set again."""
     monkeypatch.setattr(scheduling, "TURN_SECONDS", 0.0)
 
     async def go() -> None:
@@ -222,7 +222,7 @@ STEPS = st.lists(
 def test_whatever_comes_while_something_is_set_the_last_of_each_holds(
     steps: list[dict[Network, Birth] | dict[int, bool] | None],
 ) -> None:
-    """Births, single clients, and turns of the loop."""
+    """Steps are new births, changes of single clients, and turns of the loop."""
 
     async def run() -> None:
         scene = Scene()

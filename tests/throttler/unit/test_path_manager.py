@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The path manager in user space: the keeper before the sysctls, all or nothing, and everything back afterwards."""
+"""Tests for the user-space path manager: keeper before sysctls, all changes or none, and all restored at the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BALANCED = load_policy(
 
 
 class FakeKeeper:
-    """Notes what it is told, and what ``pm_type`` was then."""
+    """Records what it is told, and the value of ``pm_type`` at that time."""
 
     pid = 1
 
@@ -65,7 +65,7 @@ class FakeKeeper:
 
 
 class FakeHost:
-    """The two sysctls below a directory, and the keepers that were started."""
+    """The two sysctls in a directory, and the keepers that were started."""
 
     def __init__(self, directory: Path) -> None:
         self.root, self.state = directory / "sys", directory / "state"
@@ -150,7 +150,7 @@ def test_a_note_says_that_flags_are_set_from_the_first_policy_by_order_until_the
 def test_cleanup_takes_flags_back_that_a_note_tells_of_and_then_removes_it(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch, noted: bool
 ) -> None:
-    """Defect: it removed the note alone, after which no start took them back."""
+    """Defect: it removed only the note, after which no start reset the flags."""
     asked: list[tuple[int, bool]] = []
 
     class Commands:
@@ -260,7 +260,7 @@ def test_a_failure_changes_nothing(host: FakeHost, spoil: Callable[[FakeHost], N
 
 
 def test_a_successor_takes_over_what_a_killed_one_left(host: FakeHost) -> None:
-    """The keeper is there, or was killed too: what to put back is known either way."""
+    """The keeper may be alive or killed. In both cases the values to restore are known."""
 
     async def killed(manager: UserspacePathManager) -> None:
         await manager.prepare(BY_ORDER)
@@ -308,7 +308,7 @@ def test_the_keeper_may_put_back_what_is_ours() -> None:
 
 
 def test_the_kernel_leaves_a_lost_path_for_one_on_which_data_were_outstanding_at_the_first_timeout() -> None:
-    """mptcp_pm_subflow_chk_stale(): the count of the other path, 1 then, has to be below max(value - 1, 1)."""
+    """mptcp_pm_subflow_chk_stale(): the other path's count, then 1, must be below max(value - 1, 1)."""
     value = int(module.SYSCTLS[sysctl.STALE_LOSS_COUNT])
     assert max(value - 1, 1) > 1
     assert value < 4, "sooner than without us"

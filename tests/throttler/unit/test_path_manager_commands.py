@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Closing a subflow against a kernel of our own: which of the two forms of an IPv4 address it is sent, and when."""
+"""Tests for closing a subflow, with a fake kernel: when the IPv4-mapped form of an IPv4 address is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ V6 = FourTuple(bytes(15) + b"\1", 3128, bytes(15) + b"\2", 50_000)
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, four_tuple: FourTuple, *answers: int) -> int:
-    """Have a subflow closed by a kernel that gives *answers* in turn; return how often it was asked."""
+    """Close a subflow with a kernel that gives *answers* in turn. Return how many requests it got."""
     monkeypatch.setattr(family, "find_family", lambda: (30, 0))
     monkeypatch.setattr(family, "_NETLINK_GENERIC", 0)
     left = list(answers)
@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, four_tuple: FourTuple, *answers: int)
 def test_the_mapped_form_is_sent_only_where_there_is_none_of_the_other(
     monkeypatch: pytest.MonkeyPatch, four_tuple: FourTuple, answers: tuple[int, ...], times: int
 ) -> None:
-    """Defect: both were sent, and a kernel without IPv6 refused the second after it had closed the first."""
+    """Defect: both forms were sent, and a kernel without IPv6 refused the second after it had obeyed the first."""
     assert asked(monkeypatch, four_tuple, *answers) == times
 
 

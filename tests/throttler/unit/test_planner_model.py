@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The planner after any history: once all is quiet it wants what a new planner wants that is given the last verdicts
-alone, and keeps nothing else."""
+"""Tests for the planner after any history: at the end, it is like a new planner that got only the last verdicts."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ from mptcp_throttler.shaping.model import FIRST_MINOR, ClassSpec, Ownership
 from mptcp_throttler.shaping.plan import DRAIN_SECONDS, IDLE_SECONDS, UNCAPPED, Planner
 
 NUMBERS = st.integers(0, 3)
-"""Of four-tuples; each client has two ports."""
+"""Numbers of four-tuples. Each client has two ports."""
 PICKS = st.integers(0, 11)
-"""Of what there is at the moment, modulo how much that is."""
+"""Number of an existing thing, modulo how many there are at that time."""
 RULES = ("a", "b")
 OUTCOMES = st.sampled_from((None, *RULES, "step", "balance"))
-"""What caps a subflow: nothing, a rule, a budget's step or what balances loads."""
+"""What caps a subflow: nothing, a rule, a step of a budget, or load balancing."""
 WANTED = st.dictionaries(NUMBERS, OUTCOMES, min_size=1, max_size=3)
-"""What caps each subflow of a connection."""
+"""What caps each subflow of a connection, by number."""
 RATES = st.sampled_from((1_000_000, 5_000_000, 8_000_000))
 THROTTLES = st.builds(
     lambda rate, share, onset: a_throttle(rate, rate, None, share, onset),
@@ -51,14 +50,14 @@ def subflow(number: int) -> FourTuple:
 @dataclass
 class Connection:
     outcomes: dict[int, str | None]
-    """Of each subflow, by number."""
+    """What caps each subflow, by number."""
     balanced: int = 1_000_000
-    """Bits/s of the cap that balances loads."""
+    """Rate of the load-balancing cap, in bit/s."""
     young: set[int] = field(default_factory=set)
 
 
 class History(RuleBasedStateMachine):
-    """Each rule is one thing that can happen to a planner; what is wanted is kept beside it, in the simplest way."""
+    """Each rule is one thing that can happen to a planner. The wanted state is kept beside it in the simplest way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,12 +67,12 @@ class History(RuleBasedStateMachine):
         self.now = NOW
         self.connections: dict[int, Connection] = {}
         self.undecided: set[int] = set()
-        """Tokens, ended ones too."""
+        """Tokens of connections that must be decided, including ended ones."""
         self.refused: set[int] = set()
-        """Tokens of which some subflow found no class when it was last decided."""
+        """Tokens of connections that had a subflow without a class when they were last decided."""
         self.policy = policy()
         self.enforcing = True
-        """A policy came into force, under which not every connection is decided yet."""
+        """Whether a policy has come into force and some connections are not yet decided under it."""
         self.next_token = 1
         self.planner = Planner(Ownership())
 
@@ -153,11 +152,11 @@ class History(RuleBasedStateMachine):
             handles = [self.planner.class_of(scope) for scope in scopes]
             self.planner.birth_classes = {each for each in handles if each is not None}
 
-    # What clients do
+    # Actions of clients
 
     @rule(wanted=WANTED, young=st.booleans(), at_once=st.booleans())
     def connect(self, wanted: dict[int, str | None], young: bool, at_once: bool) -> None:
-        """A connection begins, also on ports whose connection has not ended yet."""
+        """Begin a connection. It may use ports whose connection has not ended yet."""
         for token, other in self.connections.items():
             if other.outcomes.keys() & wanted.keys():
                 other.outcomes = {each: what for each, what in other.outcomes.items() if each not in wanted}
@@ -183,7 +182,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.connections)
     @rule(pick=PICKS, which=PICKS, outcome=OUTCOMES, ends=st.booleans(), balanced=RATES)
     def change(self, pick: int, which: int, outcome: str | None, ends: bool, balanced: int) -> None:
-        """One of its subflows ends, or is capped by something else from here on."""
+        """End one of its subflows, or let something else cap it from now on."""
         token = self.live(pick)
         connection = self.connections[token]
         connection.balanced = balanced
@@ -206,7 +205,7 @@ class History(RuleBasedStateMachine):
         for token in sorted(self.undecided):
             self.decide_token(token)
 
-    # What the operator, the clock and the kernel do
+    # Actions of the operator, the clock and the kernel
 
     @rule(
         throttles=st.dictionaries(st.sampled_from(RULES), THROTTLES),
@@ -224,7 +223,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.policy.rules)
     @rule(pick=PICKS, rate=RATES, onset=st.sampled_from(Onset))
     def tune(self, pick: int, rate: int, onset: Onset) -> None:
-        """A reload changes rate and onset of one rule."""
+        """Reload a policy in which one rule has another rate and onset."""
         throttles = {each.name: each.throttle for each in self.policy.rules if each.throttle is not None}
         name = list(throttles)[pick % len(throttles)]
         throttles[name] = replace(throttles[name], rate=rate, ceil=rate, onset=onset)
@@ -232,7 +231,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """Another daemon takes over what is in the kernel."""
+        """Start another daemon, which takes over the kernel's state."""
         before, self.planner = self.planner, self.made()
         self.planner.adopt(before.classes.actual, before.entries.actual)
         self.planner.soft_caps = self.soft
@@ -245,7 +244,7 @@ class History(RuleBasedStateMachine):
 
     @rule(classes=st.booleans(), entries=st.booleans())
     def apply(self, classes: bool, entries: bool) -> None:
-        """The kernel takes some of what is wanted."""
+        """Let the kernel apply some of the wanted changes."""
         if classes:
             self.planner.classes.upserted(dict(self.planner.classes.upserts))
             self.planner.classes.deleted(set(self.planner.classes.deletes))
@@ -253,7 +252,7 @@ class History(RuleBasedStateMachine):
             self.planner.entries.upserted(dict(self.planner.entries.upserts))
             self.planner.entries.deleted(set(self.planner.entries.deletes))
 
-    # What transitions do
+    # Actions of transitions
 
     @precondition(lambda self: self.planner.pending())
     @rule(number=NUMBERS)
@@ -278,7 +277,7 @@ class History(RuleBasedStateMachine):
         for four_tuple in self.planner.overdue(2):
             self.planner.settle_overdue(four_tuple, busy=busy)
 
-    # What holds at any time
+    # Invariants at any time
 
     @invariant()
     def entries_send_to_classes_that_are_there(self) -> None:
@@ -303,12 +302,12 @@ class History(RuleBasedStateMachine):
             assert self.soft
             assert self.planner.soft_cap(four_tuple) is not None
 
-    # What holds in the end
+    # Invariants at the end
 
     def teardown(self) -> None:
         try:
             self.become_quiet()
-            # For whom no class is left keeps the cap that it had; others may wait for the class of that one.
+            # A connection for which no class is left keeps its former cap. Others may wait for the class of that cap.
             while self.refused or (wanted := self.wanted()) is None:
                 token = next(iter(self.refused or self.connections))
                 del self.connections[token]
@@ -319,7 +318,7 @@ class History(RuleBasedStateMachine):
             self.patch.undo()
 
     def wanted(self) -> Planner | None:
-        """Return a planner that had the last verdicts alone; None where there are too few classes for that."""
+        """Return a planner that got only the last verdicts, or None if there are too few classes for it."""
         planner = self.made()
         try:
             for token in self.connections:
@@ -330,16 +329,16 @@ class History(RuleBasedStateMachine):
         return planner
 
     def become_quiet(self) -> None:
-        """Everybody is decided, every transition is complete, and what is idle is so for long.
+        """Decide every connection, complete every transition, and let idle classes expire.
 
-        Three times, for what was idle may have had the classes that others needed.
+        This is done three times, because idle caps may have had the classes that others needed.
         """
         for _ in range(3):
             self.become_quieter()
 
     def become_quieter(self) -> None:
         planner = self.planner
-        # Who is decided anew is as in a policy that comes into force: those that have ended first.
+        # Decide as when a policy comes into force: ended connections first.
         self.enforcing = True
         tokens = {*self.undecided, *self.refused, *self.connections}
         self.undecided |= tokens
@@ -368,7 +367,7 @@ def capped(planner: Planner) -> dict[FourTuple, tuple[ScopeKey, int]]:
 
 
 def specs(planner: Planner) -> dict[ScopeKey, ClassSpec]:
-    """Return the class of each cap but for its number, and its queue, which depends on how many there were before."""
+    """Return the class of each cap without its number and queue length, which depend on earlier caps."""
     classes = planner.classes.desired
     return {
         scope: replace(classes[cap.minor], minor=0, queue_packets=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Three policies as an operator writes them at the first try, and what they come to."""
+"""Tests for three policies as an operator may first write them, and their effect."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UPLOADS = """\
   - {name: lte-up, paths: [lte], direction: up, always: true, throttle: {rate: 1 Mbit/s}}
 """
 NOON = datetime(2026, 11, 27, 12, tzinfo=ZoneInfo("Europe/Athens")).timestamp()
-"""A Friday."""
+"""Noon on a Friday."""
 NIGHT = NOON + 10 * 3600
 
 
@@ -57,7 +57,7 @@ def policy(rules: str) -> Policy:
 
 
 def verdicts(rules: str, now: float, *clients: str) -> dict[tuple[str, Direction], Verdict]:
-    """Return by client address and direction what is said of a connection with a subflow from each of *clients*."""
+    """Return the verdicts about a connection with a subflow from each of *clients*, by client address and direction."""
     proxy = ip_address("192.0.2.1").packed
     subflows = [
         Subflow(FourTuple(proxy, 3128, ip_address(each).packed, 40_000), index == 0, 0, index, False, None, now)

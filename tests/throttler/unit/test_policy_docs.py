@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""docs/policy.md says what the code does: its policies load, its error lines are real."""
+"""Tests for docs/policy.md: its policies load, and its error messages are those of the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"^```(yaml|text)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTA
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Return each policy of the page with the output that the page shows for it: none for a good one."""
+    """Return each policy on the page with its output on the page, which is empty for a good policy."""
     found = []
     for (kind, text), (next_kind, next_text) in zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True):
         if kind == "yaml":

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every broken policy gives its operator exact, complete lines, and no policy. What YAML is: test_yaml_document."""
+"""Tests for broken policies: each gives exact, complete error lines and no policy.
+
+For errors of YAML itself, see test_yaml_document.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ paths:
   ethernet:
     clients: [10.77.1.0/24]
 """
-"""Four lines, so that what is added starts on line 5."""
+"""Four lines, so that text added to them starts on line 5."""
 
 RATE_ADVICE = 'write a number and one of bit/s, kbit/s, Mbit/s, Gbit/s (e.g. "5 Mbit/s")'
 SIZE_ADVICE = 'write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB")'

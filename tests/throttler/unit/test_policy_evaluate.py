@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Verdicts: tables in the operator's words."""
+"""Tests for verdicts: tables of policies and subflows, in the operator's words."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def policy(rules: str, head: str = PATHS) -> Policy:
 
 
 def lines(subject: Policy, *subflows: Subflow, now: float = NOW) -> list[tuple[str | None, bool, str]]:
-    """Return path, whether capped, and reason of each verdict."""
+    """Return the path of each verdict, whether it caps, and its reason."""
     verdicts = evaluate(subject, connection(*subflows), now)
     return [(verdict.path, verdict.scope is not None, verdict.reason) for verdict in verdicts]
 
@@ -98,7 +98,7 @@ ONE_PATH = {
 @pytest.mark.parametrize("flows", ONE_PATH.values(), ids=ONE_PATH)
 @pytest.mark.parametrize("when", ["{}", "{min_subflows: 2}", "{min_paths: 1}"])
 def test_several_subflows_on_the_only_path_are_left_alone(flows: tuple[Subflow, ...], when: str) -> None:
-    """Defect: all were capped, for ever, with no other path to go to."""
+    """Defect: all of these subflows were capped for ever, although there was no other path."""
     subject = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5 Mbit/s}}}}\n")
     assert [capped for path, capped, _ in lines(subject, *flows) if path == "ethernet"] == [False, False]
     beside = [*flows, subflow(WIFI)]
@@ -118,7 +118,7 @@ def test_subflows_on_no_path_are_on_one_and_without_paths_each_counts() -> None:
 
 
 def test_the_cap_is_lifted_beside_nothing_but_a_backup() -> None:
-    """RFC 8684: a backup subflow carries nothing while a regular one is there, so Ethernet is all there is."""
+    """RFC 8684: a backup subflow carries nothing while there is a regular one, so Ethernet is the only usable path."""
     lifted = "cap of rule spare-ethernet lifted: the last usable path"
     assert lines(SPARE, subflow(ETHERNET), subflow(LTE, backup=True)) == [
         ("ethernet", False, lifted),

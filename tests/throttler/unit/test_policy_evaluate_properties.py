@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Verdicts: properties, against a slow and plain second implementation."""
+"""Tests for properties of verdicts, and a comparison with a slow and simple second implementation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mptcp_throttler.policy.model import Policy, Rule, Share
 from mptcp_throttler.policy.schedule import Window, is_open
 from mptcp_throttler.policy.verdict import ScopeKey
 
-# A second implementation, straight from the words of docs/policy.md, to compare with.
+# The second implementation follows the words of docs/policy.md.
 
 
 def plain_paths(subject: Policy, each: Subflow) -> list[str]:
@@ -39,7 +39,7 @@ def plain_paths(subject: Policy, each: Subflow) -> list[str]:
 
 
 def plain_count(subject: Policy, active: Iterable[Subflow]) -> int:
-    """How many paths: subflows on none are on one more."""
+    """Return the number of paths. Subflows on no path count together as one more path."""
     return len({tuple(plain_paths(subject, each)) for each in active})
 
 
@@ -178,7 +178,7 @@ def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Con
 @settings(max_examples=examples(300), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
 def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy, whole: Connection, now: float) -> None:
-    """What lift_last promises: a capped subflow always has another usable one, on another path, beside it."""
+    """The guarantee of lift_last: beside a capped subflow, there is always a usable one on another path."""
     subject = replace(subject, rules=[replace(rule, lift_last=True) for rule in subject.rules])
     capped = {verdict.four_tuple for verdict in evaluate(subject, whole, now) if verdict.scope is not None}
     usable = [each for each in whole.subflows if not each.backup] or whole.subflows

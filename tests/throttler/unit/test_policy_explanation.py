@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which rules were tried for a subflow and what kept them from deciding: held against the verdicts themselves."""
+"""Tests for explanations: which rules were tried for a subflow and why they did not decide, compared with verdicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ZONE = ZoneInfo("Europe/Athens")
 def tried(
     subject: Policy, *subflows: Subflow, now: float = NOW, expected: int = 0, direction: Direction = Direction.DOWN
 ) -> list[tuple[str, bool, str | None]]:
-    """Return what was tried for the first of *subflows*: rule, whether it decided, and why not."""
+    """Return what was tried for the first of *subflows*: each rule, whether it decided, and why not."""
     found = CompiledPolicy(subject).tried(connection(*subflows), subflows[0], direction, now, expected)
     return [(each.rule, each.matched, each.failed) for each in found]
 
@@ -147,7 +147,7 @@ def test_the_clock_is_not_waited_for_where_something_else_is_not_met() -> None:
 _minute = st.integers(0, 24 * 60 - 1)
 _days = st.sampled_from(["", "days: [mon-fri], ", "days: [sat, sun], ", "days: [sun], ", "days: [sat-mon, wed], "])
 _zone = st.sampled_from(["UTC", "Europe/Athens", "America/St_Johns", "Australia/Lord_Howe", "Africa/Casablanca"])
-# Where a day later some of these zones change their clocks, and anywhere else.
+# A day before some of these zones change their clocks, or any other time.
 _now = st.one_of(
     st.sampled_from(["2026-03-28T12:00Z", "2026-10-24T12:00Z", "2026-04-04T00:00Z", "2026-03-07T20:00Z"]).map(
         lambda text: datetime.fromisoformat(text).timestamp()
@@ -227,7 +227,7 @@ def test_each_question_is_explained_for_itself() -> None:
 
 
 def test_rules_of_the_other_direction_and_below_the_one_that_decides_are_named() -> None:
-    """Defect: who asked why an upload was capped did not hear of the exemption that was for downloads."""
+    """Defect: an explanation of a capped upload did not mention the exemption, which was for downloads only."""
     subject = policy("""\
         - {name: vip, direction: down, throttle: none}
         - {name: cap, direction: both, throttle: {rate: 6 Mbit/s}}
@@ -243,7 +243,7 @@ def test_rules_of_the_other_direction_and_below_the_one_that_decides_are_named()
 
 
 def test_the_reason_is_that_of_the_rule_that_is_nearest_to_matching() -> None:
-    """Defect: it was that of the first rule, which was for other clients."""
+    """Defect: the reason was that of the first rule, which was for other clients."""
     subject = policy("""\
         - {name: vip, when: {clients: [10.99.0.0/16]}, throttle: none}
         - {name: dear, when: {min_subflows: 4, hours: ["18:00-24:00"]}, throttle: {rate: 1 Mbit/s}}
@@ -289,7 +289,7 @@ def test_the_explanation_agrees_with_the_verdict(
         if not decided:
             assert len(found) == len(subject.rules)
             passed_over = [one for one in found if "it is on" not in (one.failed or "")]
-            # Which hours, and until when, is told to who asks alone.
+            # A verdict only says "outside its hours". The explanation also says which hours, and until when.
             whys = {one.rule: one.failed if one.until is None else "outside its hours" for one in passed_over}
             reasons = [f"rule {rule} does not apply: {why}" for rule, why in whys.items()] or [NO_RULE]
             assert verdict.reason in reasons

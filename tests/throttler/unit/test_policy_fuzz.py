@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Damaged policies and arbitrary text: a policy or lines for the operator, never an exception."""
+"""Fuzz tests with damaged policies and random text: the result is a policy or error messages, never an exception."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a good policy file means, and that the files we ship are good."""
+"""Tests for good policy files: what they mean, and that the files that we ship are good."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_an_exemption_holds_for_a_single_subflow_too_unless_it_says_otherwise() 
     ],
 )
 def test_no_pause_of_the_guard_is_shorter_than_the_one_before(guard: str, pauses: list[float]) -> None:
-    """Defect: with a retry above 300 and no longest_retry, the second one was of 300 seconds."""
+    """Defect: with ``retry`` above 300 and no ``longest_retry``, the second pause was only 300 seconds."""
     policy = load(f"version: 1\nguard: {{{guard}}}\nrules: []\n")
     candidate = Candidate()
     found = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is only warned of in a policy file, or noted: what cannot be meant, and what is easily overlooked."""
+"""Tests for warnings and notes about a policy file: what cannot be meant, and what is easily overlooked."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_rule_that_waits_for_two_paths_where_there_is_one_is_noted(path: str, 
 
 
 def test_rules_for_different_questions_leave_each_other_alone() -> None:
-    """Defect: a note advised to add `budget: none` to a cap above a budget, which lost the budget."""
+    """Defect: a note advised to add `budget: none` to a cap above a budget, which turned the budget off."""
     assert warnings(rules(f"name: x, {CAP}", f"name: y, {BUDGET}", f"name: z, {STEER}")) == []
     assert notes(rules(f"name: x, {CAP}", f"name: y, {BUDGET}")) == []
 
@@ -142,7 +142,7 @@ def test_smallest_delay_used_to_exempt_as_well() -> None:
 
 
 def test_an_exemption_is_for_both_directions_unless_it_says_otherwise() -> None:
-    """Defect: `throttle: none` exempted downloads, and a rule with `direction: both` below held the uploads."""
+    """Defect: `throttle: none` exempted downloads only: a rule below with `direction: both` capped uploads."""
     cap = f"name: y, {CAP}, direction: both"
     some = "name: x, throttle: none, when: {clients: [10.0.0.0/8]}"
     assert warnings(rules(some, cap)) == []
@@ -157,7 +157,7 @@ def test_an_exemption_is_for_both_directions_unless_it_says_otherwise() -> None:
 
 @pytest.mark.parametrize("kind", ["throttle", "budget"])
 def test_an_exemption_of_clients_below_the_cap_for_all_is_warned_of(kind: str) -> None:
-    """Defect: VIPs below the customers' rule were capped, and nothing said so."""
+    """Defect: VIPs whose rule was below that of all customers were capped, and there was no warning."""
     cap = f'name: y, {EACH[kind]}, when: {{hours: ["08:00-18:00"]}}'
     vip = f"name: x, {kind}: none, when: {{clients: [10.9.0.0/16]}}"
     (warning,) = (each for each in warnings(rules(cap, vip)) if "above it" in each)
@@ -213,7 +213,8 @@ def test_a_cap_that_holds_for_each_of_several_interfaces_is_noted(paths: str) ->
         f"name: x, {CAP}, direction: up",
         "name: x, throttle: none",
         "name: x, budget: {period: month, steps: [{after: 1 GB, throttle: none}]}",
-        f"name: x, {CAP}, paths: [two]",  # of neither of its interfaces is anything shaped: warned of elsewhere
+        # nothing is shaped on either of its interfaces, for which there is another warning
+        f"name: x, {CAP}, paths: [two]",
     ],
 )
 def test_a_cap_on_one_interface_is_not_noted(rule: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Windows by the clock on the wall, across midnight, weeks and both daylight-saving transitions."""
+"""Tests for windows by local time: across midnight, across weeks, and at both daylight-saving changes."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_autumn_a_window_that_ends_in_the_repeated_hour_opens_again() -> None:
 ZONES = ["UTC", "Europe/Athens", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kathmandu", "Africa/Casablanca"]
 MINUTES = st.integers(0, 24 * 4 - 1).map(lambda quarter: time(quarter // 4, quarter % 4 * 15))
 WINDOWS = st.builds(Window, st.frozensets(st.integers(0, 6), min_size=1), MINUTES, MINUTES)
-# Around transitions of these zones, and anywhere else.
+# Near the clock changes of these zones, or any other time.
 INSTANTS = st.one_of(
     st.sampled_from(
         [at("2026-03-28T12:00:00+00:00"), at("2026-10-24T12:00:00+00:00"), at("2026-04-04T00:00:00+00:00")]
@@ -180,7 +180,7 @@ INSTANTS = st.one_of(
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(WINDOWS, min_size=1, max_size=2), st.sampled_from(ZONES), INSTANTS)
 def test_the_next_change_is_what_a_walk_by_quarter_hours_finds(windows: list[Window], zone: str, start: float) -> None:
-    """All offsets and window ends here are multiples of 15 minutes, so a walk by quarter hours misses nothing."""
+    """All offsets and window ends here are multiples of 15 minutes, so that a check every 15 minutes misses nothing."""
     subject = policy(*windows, zone=ZoneInfo(zone))
     before = subject.open_rules(start)
     quarter = start // 900 * 900

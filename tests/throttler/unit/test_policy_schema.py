@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The published JSON Schemas: made from the models, and of one mind with what is accepted."""
+"""Tests for the published JSON Schemas: they are generated from the models, and agree with what is accepted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rate transitions: what one socket may do from sample to sample, and the level of a shared cap."""
+"""Tests for rate transitions: the limits of one socket from sample to sample, and the level of a shared cap."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ rates = st.integers(64_000, 10_000_000_000)
 
 
 def phase_of(transition: RateTransition) -> Phase:
-    """Return its phase after a step, which is another one for the type checker, too."""
+    """Return its phase. The type checker must not assume the phase from before the step."""
     return transition.phase
 
 

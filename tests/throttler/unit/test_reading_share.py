@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How much of a processor reading what was captured takes."""
+"""Tests for the share of a processor that reading captured segments takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_throttler.runtime.observe import (
 @pytest.mark.parametrize("captures", [1, 3])
 @pytest.mark.parametrize("batch", [0.0005, 0.008, 0.1])
 def test_without_end_it_takes_its_share(batch: float, captures: int) -> None:
-    """As many captures, each of which has always more to read, and rests when it is told to."""
+    """*captures* captures always have more to read, and rest when they are told to."""
     reading, now, worked = ReadingShare(0.0), 0.0, 0.0
     next_turns = [0.0] * captures
     while now < 200.0:

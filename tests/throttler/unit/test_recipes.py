@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""docs/recipes.md: each recipe does what it says, by the real commands, on a host that is a directory."""
+"""Tests for docs/recipes.md: each recipe works with the real commands, on a directory that stands for a host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT: Final = re.compile(r"(old|new|)\$ (.*)")
 HEAD, CLIENT = (block for _, block in BLOCK.findall(INTRODUCTION))
 NEEDED: Final = {"mptcp-proxy": "squid", "promtool": "promtool"}
-"""Programs that commands take."""
+"""Programs that the commands need."""
 PROGRAMS: Final = {
     "mptcp-throttler": f"""
 command=$1; shift
@@ -46,7 +46,7 @@ exec {sys.executable} -c 'import sys; from mptcp_proxy.cli import main; sys.exit
     "scp": "",
     "nft": "",  # has a test of its own
 }
-"""What runs in place of commands; HERE is the host's root."""
+"""Scripts that replace commands. HERE is the root directory of the host."""
 
 
 class Host:
@@ -72,12 +72,12 @@ class Host:
             program.chmod(0o755)
 
     def here(self, text: str) -> str:
-        """Return *text* with the host's root for that of the file system."""
+        """Return *text* with paths in the file system replaced by paths below the host's root."""
         text = text.replace("/usr/share/doc/mptcp-steering-proxy/examples", str(ROOT / "conf"))
         return re.sub(r"(?<=[\s\[])/etc/", f"{self.root}/etc/", text).replace("-C / ", f"-C {self.root} ")
 
     def write(self, language: str, text: str) -> None:
-        """Write a file as the page shows it; its name is in the first line."""
+        """Write a file as the page shows it. Its first line contains its name."""
         named = re.match(r"# (\S+)\n", text)
         etc = self.root / "etc"
         if language == "yaml" and text.startswith("  - "):
@@ -95,7 +95,7 @@ class Host:
         for program, needed in NEEDED.items():
             if program in command and shutil.which(needed) is None:
                 pytest.skip(f"NOT TESTED: {needed} is not installed")
-        # That group comes with Prometheus.
+        # This group exists only if Prometheus is installed.
         text = f"set -eo pipefail\n{self.here(command.replace('-g prometheus ', ''))}"
         path = f"{self.root}/bin:{os.environ['PATH']}"
         ended = subprocess.run(

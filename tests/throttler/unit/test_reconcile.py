@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The reconciler against fakes: order, retry, repair."""
+"""Tests for the reconciler with fakes: order of changes, retries and repairs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def uncapped(port: int) -> Verdict:
 
 
 class Bench:
-    """A planner, a reconciler and fakes that write one log."""
+    """A planner, a reconciler, and fakes that share one log."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -111,7 +111,10 @@ def test_what_cannot_be_made_at_once_is_left_to_the_loop(why: str) -> None:
 
 
 def test_a_subflow_of_a_port_without_a_set_keeps_no_other_from_its_entry() -> None:
-    """Defect: the kernel refused it for ever, and the entries of all others came with the next try, up to 5 s late."""
+    """Defect: the kernel always refused that entry.
+
+    All other entries were therefore delayed to the next retry, up to 5 s.
+    """
 
     async def scenario() -> Bench:
         bench = Bench()
@@ -135,7 +138,7 @@ def test_what_was_refused_at_once_is_read_back_before_the_next_change() -> None:
         bench.planner.set_verdicts(1, [verdict(1000), verdict(1001), verdict(1002)], NOW)
         bench.netfilter.refused = {1002}
         bench.reconciler.wake()
-        # The kernel had done a part of it before it refused, and the subflow leaves before the next try.
+        # The kernel had made part of the change before it refused. The subflow leaves before the next try.
         bench.netfilter.entries[verdict(1001).four_tuple] = Target(0x10, 0x10000)
         bench.planner.set_verdicts(1, [verdict(1000), uncapped(1001), uncapped(1002)], NOW)
         bench.netfilter.refused.clear()
@@ -158,7 +161,7 @@ def test_what_is_made_at_once_while_the_kernel_is_read_is_no_repair() -> None:
         async def join() -> None:
             bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1011)], NOW)
             bench.reconciler.wake()
-            # Read already, as far as the reading got.
+            # The reading had already passed this place.
             del bench.netfilter.entries[verdict(1010).four_tuple]
 
         bench.netfilter.reading = join
@@ -260,7 +263,7 @@ def test_what_waited_for_a_removal_does_not_put_anything_back(what: str, monkeyp
         monkeypatch.setattr(bench.netfilter, "remove", remove)
         closing = asyncio.create_task(bench.reconciler.close())
         await removing.wait()
-        # What the comparison finds is the removal, half done.
+        # The comparison finds a removal that is half done.
         bench.tc.problems = ["the IFB device mptcp-up is gone"]
         bench.tc.refusals = 1 if what == "retry" else 0
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -311,7 +314,7 @@ def test_changes_go_on_while_the_kernel_is_read_and_are_no_repairs() -> None:
         bench.log.clear()
 
         async def change() -> None:
-            # Some that were read go, some that were read already come.
+            # Some entries that were read are removed, and some are added where the reading has already passed.
             verdicts = [*map(uncapped, range(1000, 1005)), *map(verdict, range(1005, 1020))]
             bench.planner.set_verdicts(1, verdicts, NOW)
             async with asyncio.timeout(60):
@@ -366,7 +369,7 @@ def test_what_is_refused_does_not_keep_the_rest(monkeypatch: pytest.MonkeyPatch)
     async def scenario() -> Bench:
         bench = Bench()
         bench.netfilter.refused = {1001}
-        bench.tc.refusals = 1  # of token 1
+        bench.tc.refusals = 1  # This refuses the class of token 1
         for token in (1, 2):
             ports = range(1000 * token, 1000 * token + 4)
             bench.planner.set_verdicts(token, [verdict(port, token) for port in ports], NOW)

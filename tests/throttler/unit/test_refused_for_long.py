@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is refused again and again leaves no cycle: the daemon sets cycles aside with all else, and never frees them."""
+"""Tests that repeated refusals leave no reference cycle.
+
+The daemon excludes cycles from collection and never frees them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ SUBFLOWS = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in (1, 
 
 
 def assert_no_cycle_of(once: Callable[[], object]) -> None:
-    """Have something refused so many times: what is left then only the collector frees."""
+    """Call *once* many times, and ignore its refusals. Check that this leaves no reference cycles."""
     gc.collect()
     for _ in range(TIMES):
         with contextlib.suppress(KernelError, PlanError):
@@ -48,7 +51,7 @@ def assert_no_cycle_of(once: Callable[[], object]) -> None:
 
 
 class Refusing(FakeTrafficControl):
-    """Refuses each change to a class, or each of one kind."""
+    """Refuses each change of the kinds in `refused`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +79,7 @@ class RefusingEntries(FakeNetfilter):
 
 
 async def refused_one(what: str) -> Reconciler:
-    """Return a reconciler of which one change is refused: what is to be done was, but for that."""
+    """Return a reconciler whose only remaining change is refused."""
     tc, netfilter = Refusing(), RefusingEntries() if what == "remove entry" else FakeNetfilter()
     planner = Planner(Ownership())
     planner.set_policy(a_policy((), (CAP,), ZoneInfo("UTC")))
@@ -100,10 +103,13 @@ async def refused_one(what: str) -> Reconciler:
 def test_a_change_that_the_reconciler_tries_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    """Defect: each retry left some 1.5 kB, 27 MB a day: the error, and by its traceback a frame that had the error."""
+    """Defect: each retry left about 1.5 kB, 27 MB a day.
+
+    It was an error whose traceback had a frame that referred to the error.
+    """
     monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
     monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", 0.0)
-    caplog.set_level(logging.CRITICAL, reconcile.log.name)  # pytest would keep each error with its line
+    caplog.set_level(logging.CRITICAL, reconcile.log.name)  # pytest would keep each logged error
 
     async def scenario() -> None:
         reconciler = await refused_one(what)
@@ -126,14 +132,14 @@ def denied(number: int) -> list[bytes]:
 
 
 def test_a_request_to_the_kernel() -> None:
-    """Defect: as above."""
+    """Defect: each refusal left a reference cycle, as above."""
     netlink = connected(NetlinkSocket(0), denied)
     assert_no_cycle_of(lambda: netlink.request(9, 0, b"", "do it"))
     netlink.close()
 
 
 def test_look_ups_of_sockets() -> None:
-    """Defect: as above."""
+    """Defect: each refusal left a reference cycle, as above."""
     diagnostics = SocketDiagnostics((3128,))
     connected(diagnostics._look_ups, denied)
     assert_no_cycle_of(lambda: diagnostics.look_up(SUBFLOWS))
@@ -143,7 +149,7 @@ def test_look_ups_of_sockets() -> None:
 
 @pytest.mark.parametrize("failure", [OSError, TimeoutError])
 def test_sockets_that_are_not_closed(failure: type[OSError]) -> None:
-    """Defect: as above, by the errors that were returned."""
+    """Defect: the errors that were returned left reference cycles, as above."""
 
     class Unreadable(FakeKernel):
         def recv(self, _size: int) -> bytes:
@@ -157,7 +163,7 @@ def test_sockets_that_are_not_closed(failure: type[OSError]) -> None:
 
 
 class RefusingSocket:
-    """Refuses each request, by an error of its own."""
+    """Refuses each request with a new error."""
 
     def __init__(self, *_: object) -> None:
         self._numbers = count()
@@ -174,9 +180,9 @@ class RefusingSocket:
 
 
 def test_classes_and_entries_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: as above."""
+    """Defect: each refusal left a reference cycle, as above."""
     monkeypatch.setattr(htb, "NetlinkSocket", RefusingSocket)
-    netfilter = IptablesNetfilter.__new__(IptablesNetfilter)  # else it opens netlink sockets
+    netfilter = IptablesNetfilter.__new__(IptablesNetfilter)  # The constructor would open netlink sockets
 
     async def scenario() -> None:
         gc.collect()
@@ -192,7 +198,7 @@ def test_classes_and_entries_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_caps_for_which_no_class_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: as above, whenever such a connection was decided."""
+    """Defect: each decision about such a connection left a reference cycle, as above."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     planner = Planner(Ownership())
     planner.set_policy(a_policy((), (CAP,), ZoneInfo("UTC")))

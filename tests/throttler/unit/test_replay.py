@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-throttler replay``: the same timeline from every kind of capture, and a clear line for whatever is none."""
+"""Tests for ``mptcp-throttler replay``: all kinds of captures give the same timeline, other files a clear error."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_the_clock_opens_rules_and_forgets_as_the_daemon_does(replay: Run) -> No
     assert "22:20:00.000000  the hours of rule spare end" in lines
     over = "cap of rule spare is over after 400.0 s, 0 B: rule spare does not apply: outside its hours"
     assert f"                 10.77.0.1:48830 {over}" in lines
-    # Nothing says that the handshake was completed.
+    # The capture does not show whether the handshake was completed.
     (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night + "}")[1])[1:2]
     assert ended["kind"] == "segment", "a handshake that expires is no news"
     gone = entries(replay(pcap([*handshake, (START + 40_000, "v0", BOTH[11][2])]), "--json")[1])
@@ -131,7 +131,7 @@ def test_the_clock_opens_rules_and_forgets_as_the_daemon_does(replay: Run) -> No
 
 
 def test_time_that_goes_back_stands_still(replay: Run) -> None:
-    """A SYN from the year 2100 was once waited for, second by second, from 2023 on."""
+    """Defect: after a SYN with a time in 2100, replay went from 2023 to it second by second."""
     century = 77 * 365.25 * 86_400
     frames = [BOTH[0], (START + century, "v0", BOTH[11][2]), *BOTH[:11]]
     _, out, err = replay(pcap(frames), "--interface", "v0")
@@ -166,11 +166,11 @@ VERSION_0 = [
     (False, 0x10, "1e08 3403 c0000201", "ACK: ADD_ADDR id 3: 192.0.2.1"),
     (True, 0x02, "1e0c 1007 01020304 a1a2a3a4", "SYN: MP_JOIN to connection 01020304, address id 7"),
 ]
-"""Who sends, TCP's flags, the option (RFC 6824), what is said of it: of data nothing."""
+"""Sender, TCP flags, option (RFC 6824), and its description. There is none for data."""
 
 
 def of_version_0(number: int) -> Frame:
-    """Return a frame of that dialogue. Sequence numbers stay: nobody is to follow them."""
+    """Return a frame of that dialogue. Its sequence numbers do not change, as nothing follows them."""
     from_client, flags, option, _ = VERSION_0[number]
     options = bytes.fromhex(option)
     options += b"\x01" * (-len(options) % 4)
@@ -300,7 +300,7 @@ def test_settings_give_ports_interface_and_policy(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A capture some bytes of which are others, or that ends early."""
+    """Draw a capture with some changed bytes, or one that ends early."""
     data = bytearray(draw(st.sampled_from(list(CAPTURES.values()))))
     for _ in range(draw(st.integers(1, 30))):
         data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
@@ -320,7 +320,10 @@ def test_whatever_is_in_a_file_each_line_is_for_people(replay: Run, capture: byt
 
 @pytest.mark.parametrize("name", ["cooked-v2", "ethernet"])
 def test_a_capture_of_the_laboratory(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Recorded by test_terminal_live.py on the testbed's proxy: tcpdump -s 160, on all interfaces and on wan0."""
+    """The capture was recorded by test_terminal_live.py on the testbed's proxy.
+
+    It used ``tcpdump -s 160``, on all interfaces or on wan0.
+    """
     throttler = Path(__file__).parents[1]
     policy = throttler.parents[1] / "conf/policy.yaml"
     assert main(["replay", str(throttler / f"captures/{name}.pcap"), "--policy", str(policy)]) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What ``mptcp-throttler replay`` says of budgets: counted from the capture, by its clock."""
+"""Tests for budgets in ``mptcp-throttler replay``: counted from the capture, by the capture's clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAPTURED = Path(__file__).parents[1] / "captures"
 
 
 def test_budgets_count_what_was_captured(replay: Run) -> None:
-    """Defect: replay said which budget meters a subflow, and left it at that."""
+    """Defect: replay named the budget that meters a subflow, but did not count its bytes."""
     capture = (CAPTURED / "ethernet.pcap").read_bytes()
     _, out, _ = replay(capture, policy=BUDGET)
     until = "until 2026-12-01 00:00 UTC"

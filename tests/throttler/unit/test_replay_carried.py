@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Replay counts once what TCP sends again."""
+"""Tests that replay counts retransmitted data once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ rules:
     budget: {period: month, steps: [{after: 50 KB, throttle: {rate: 1 Mbit/s}}]}
 """
 TCP_AT = 34
-"""Where TCP begins behind Ethernet and IPv4."""
+"""Offset of the TCP header, behind Ethernet and IPv4."""
 
 
 def changed(frame: bytes, at: int, value: bytes) -> bytes:
@@ -38,7 +38,7 @@ def changed(frame: bytes, at: int, value: bytes) -> bytes:
 
 
 def sent_again(frame: bytes) -> bytes:
-    """Return the frame with another identification."""
+    """Return the frame with a different IP identification."""
     return changed(frame, 18, (int.from_bytes(frame[18:20], "big") ^ 0x8000).to_bytes(2, "big"))
 
 
@@ -48,13 +48,13 @@ def with_data(frame: bytes) -> bool:
 
 @pytest.mark.parametrize("after", [0, 3])
 def test_what_tcp_sends_again_counts_once(replay: Run, after: int) -> None:
-    """Defect: the daemon counts what is acknowledged, and replay counted it as often as it was sent."""
+    """Defect: replay counted data as often as they were sent, while the daemon counts acknowledged bytes."""
     _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
     frames, again = [], 0
     for number, each in enumerate(LABORATORY):
         frames.append(each)
         earlier = LABORATORY[number - after][2] if number >= after else b""
-        # What signals something has a line of its own, whenever it is sent again.
+        # Segments with signals cause a line of output each time, so they are not repeated.
         if number > 12 and with_data(earlier):
             frames.append((each[0], each[1], sent_again(earlier)))
             again += 1
@@ -76,7 +76,7 @@ def test_what_comes_in_another_order_or_behind_a_gap_is_counted(replay: Run) -> 
     assert "30.0 KB down" in replay(pcap(lost), policy=BUDGET)[1]
 
 
-# What one subflow carried
+# Bytes carried by one subflow
 
 
 def of(host: Host, subflow: Subflow, size: int, sequence: int, from_client: bool = False) -> Captured:
@@ -94,7 +94,7 @@ def ends(found: Iterable[Entry]) -> list[str]:
 
 
 def test_a_port_that_is_used_again_starts_anew() -> None:
-    """Its sequence numbers are others; neither connection's end was captured."""
+    """The new connection has other sequence numbers. The end of neither connection was captured."""
     run = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT])
     first, second = Host("first"), Host("second", time=1100.0)
     one, two = first.initial(), second.initial()
@@ -111,7 +111,7 @@ def test_a_port_that_is_used_again_starts_anew() -> None:
 
 
 def test_data_count_of_the_segment_by_which_a_subflow_is_active() -> None:
-    """The third ACK itself was lost, by the path or by the capture."""
+    """The third ACK itself was lost, on the path or by the capture."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     syn, syn_ack, ack = path.handshake()
@@ -131,7 +131,7 @@ def test_data_count_from_the_handshake_on_in_whatever_order_they_come() -> None:
 
 
 def test_what_went_the_wrong_way_carries_nothing() -> None:
-    """Else its sequence number hid what the client sends afterwards."""
+    """Otherwise its sequence number would hide data that the client sends later."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     found = [entry for each in path.handshake() for entry in run.take(captured(each))]
@@ -155,7 +155,7 @@ def segment(sequence: int, flags: int = ACK, acknowledgment: int = 0) -> Segment
 def test_each_byte_counts_once_in_whatever_order_and_however_often_it_comes(
     begin: int, cuts: set[int], more: list[tuple[int, int]], order: random.Random
 ) -> None:
-    """Sequence numbers begin anew behind 2^32; a repetition may have other bounds than what it repeats."""
+    """Sequence numbers wrap at 2^32. A retransmission may have other bounds than the original."""
     bounds = [0, *sorted(cuts), 5_000]
     pieces = [(at, end - at) for at, end in pairwise(bounds)]
     pieces += [(at, min(size, 5_000 - at)) for at, size in more]

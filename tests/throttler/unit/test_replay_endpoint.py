@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is concluded from a capture in the kernel's place: handshakes are checked as it checks them."""
+"""Tests for events that replay derives from a capture, in place of the kernel: it checks handshakes like the kernel."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TestHandshakes:
         assert kinds(endpoint, path.ack()) == [], "sent again"
 
     def test_a_join_must_have_the_right_hmac(self, endpoint: Endpoint, host: Host) -> None:
-        """Yesterday's proves nothing: the proxy's nonce is new each time."""
+        """A replayed HMAC proves nothing, because the proxy's nonce is new for each join."""
         connected(endpoint, host)
         old = host.join(port=7)
         new = old.again()

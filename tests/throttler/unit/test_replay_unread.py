@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What replay does not read of a capture."""
+"""Tests for parts of a capture that replay does not read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_throttler.replay.capture import CaptureFile
 
 
 def in_fragments(frame: bytes) -> list[bytes]:
-    """Return an Ethernet frame of IPv4 as two fragments: 32 bytes behind TCP's header, and the rest."""
+    """Return an Ethernet frame with IPv4 as two fragments: the first ends 32 bytes after the TCP header."""
     total = int.from_bytes(frame[16:18], "big")
     first = 20 + (frame[46] >> 4 << 2) + 32
 
@@ -29,7 +29,7 @@ def in_fragments(frame: bytes) -> list[bytes]:
 
 
 def test_data_of_later_fragments_count_with_what_follows(replay: Run) -> None:
-    """Defect: their bytes were nowhere."""
+    """Defect: the bytes of later fragments were not counted."""
     data = [number for number, (_, _, frame) in enumerate(LABORATORY) if frame[16:18] > b"\x04\x00"]
     assert len(data) > 4
     frames: list[Frame] = []

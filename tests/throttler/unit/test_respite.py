@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When the loop, scheduled in real time, leaves the processor to others."""
+"""Tests for the pauses of the event loop: since it runs in real time, it must leave the processor to others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from mptcp_throttler.kernel import scheduling
 from mptcp_throttler.kernel.scheduling import LONGEST_REST_SECONDS, PERIOD_SECONDS, Respite
 
 KERNELS_SHARE, KERNELS_PERIOD = 0.05, 1.0
-"""What the kernel takes in one piece where it is missing: sched_rt_runtime_us and sched_rt_period_us by default."""
+"""The share of each period that the kernel would otherwise take from the loop at once: the defaults of
+sched_rt_runtime_us and sched_rt_period_us."""
 
 
 @pytest.mark.parametrize("turn", [0.0005, 0.004, 0.02, 0.03, 0.045, 0.2])
 def test_a_loop_that_always_computes_rests_as_much_as_the_kernel_would_take(turn: float) -> None:
-    """Its turns are so long that the timer for the respite is as late as they are."""
+    """Its turns may be so long that the timer for the rest fires late."""
     now = computed = rested = 0.0
     begun, share = Respite(now, computed), list[float]()
     since = now
@@ -48,7 +49,7 @@ def test_only_who_is_scheduled_in_real_time_rests(monkeypatch: pytest.MonkeyPatc
     looks = 0
 
     def computed() -> float:
-        """More in each period than the slowest machine takes for one."""
+        """Return more CPU time in each period than the slowest machine uses."""
         nonlocal looks
         looks += 1
         return 1000.0 * looks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which capped subflows rest, and when they come back."""
+"""Tests for resting subflows: which capped subflows rest, and when they are used again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def policy(rate: float, **more: str) -> Policy:
 
 
 class Scene:
-    """Connections of two subflows, the first under a low cap."""
+    """Connections with two subflows each. The first subflow has a low cap."""
 
     def __init__(self, policy: Policy, number: int = 1, rate: float = 40 * MBIT) -> None:
         self.policy = policy
@@ -53,14 +53,14 @@ class Scene:
             self.apply(token)
 
     def apply(self, token: int = 1) -> bool:
-        """Return whether the capped subflow rests."""
+        """Decide about a connection. Return whether its capped subflow rests."""
         connection = connection_of(token, [flow.four_tuple for flow in self.flows[token]])
         verdicts = self.stage.apply(connection, evaluate(self.policy, connection, 0.0), 0.0)
         assert not verdicts[-1].rests or len(verdicts) == 1
         return any(each.rests for each in verdicts)
 
     def run(self, seconds: float) -> bool:
-        """Go on; return whether the first connection's capped subflow rests."""
+        """Let time pass. Return whether the first connection's capped subflow rests."""
         for _ in range(round(seconds / STEP)):
             self.now += STEP
             sockets = []
@@ -157,7 +157,7 @@ def test_a_path_without_a_cap_rests_while_it_is_too_slow_and_is_tried_again() ->
 
 
 def held_up() -> Scene:
-    """Return 24 Mbit/s that wait for a path of 1 with a long queue, most of the time."""
+    """Return a scene in which 24 Mbit/s wait most of the time for a path of 1 Mbit/s with a long queue."""
     scene = Scene(SLOW_PATHS, rate=0)
     slow, other = scene.first
     slow.rate, slow.waiting = 1 * MBIT, 60_000
@@ -170,7 +170,10 @@ def held_up() -> Scene:
 
 
 def test_a_path_that_holds_the_other_up_rests() -> None:
-    """Defect: 12 Mbit/s beside 1 with a long queue carried 2 or 3 in all, and the slow one had its part of that."""
+    """Defect: beside a path of 1 Mbit/s with a long queue, 12 Mbit/s carried only 2 or 3.
+
+    The slow path carried its part of that.
+    """
     assert held_up().apply()
     scene = Scene(SLOW_PATHS, rate=3 * MBIT)
     slow, _ = scene.first
@@ -199,7 +202,7 @@ def test_the_only_path_never_rests() -> None:
 
 
 def test_beside_a_backup_subflow_none_rests() -> None:
-    """The scheduler would take neither."""
+    """The MPTCP scheduler would use neither subflow."""
     scene = Scene(policy(512_000))
     slow, other = scene.first
     connection = connection_of(1, [slow.four_tuple, other.four_tuple])

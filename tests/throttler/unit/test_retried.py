@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the kernel refuses is tried again, whatever it is: no error in applying or comparing is forgotten."""
+"""Tests that every change that the kernel refuses is tried again, whether it fails in applying or in comparing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Refusing(FakeNetfilter):
-    """Cannot be read for a while, or not be prepared."""
+    """A Netfilter fake whose next readings or preparations fail."""
 
     unreadable = unprepared = 0
 
@@ -77,7 +77,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_what_is_refused_for_long_is_tried_again_within_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was in the way: two seconds after it went, the kernel is to be right."""
+    """Whatever the obstacle was, the kernel's state must be right two seconds after it went away."""
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -153,7 +153,7 @@ def test_one_that_cannot_put_its_objects_right_does_not_keep_the_others_from_it(
 
 
 class FakeMap:
-    """A map in a dictionary, in place of libbpf's."""
+    """A map in a dictionary, instead of libbpf's."""
 
     def __init__(self) -> None:
         self.there: dict[bytes, bytes] = {}
@@ -182,7 +182,7 @@ def test_a_map_has_what_it_is_to_have_again_and_nothing_else() -> None:
     bpf.there = {b"a": b"1", b"b": b"9", b"x": b"7"}
     assert asyncio.run(known.check()) == 3
     assert bpf.there == {b"a": b"1", b"b": b"2", b"c": b"3"}
-    # What is changed while it is read is left alone.
+    # A change during the reading is not treated as damage.
     bpf.reading = lambda: (known.update({b"d": b"4"}), known.delete([b"a"]))  # type: ignore[assignment, func-returns-value]
     assert asyncio.run(known.check()) == 0
     assert bpf.there == {b"b": b"2", b"c": b"3", b"d": b"4"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rules in words, as the status socket and the console tell them: conditions, caps, budgets, steering, exemptions."""
+"""Tests for descriptions of rules in words: conditions, caps, budgets, steering and exemptions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The sampler: who is sampled, by which way, and what a consumer is given."""
+"""Tests for the sampler: which subflows are sampled, by which means, and which samples a consumer gets."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def both(sampler: Sampler) -> None:
-    """Do once what is done again and again."""
+    """Do once what the sampler does repeatedly."""
     await sampler.watch()
     await sampler.look_up_urgent()
 
@@ -95,7 +95,7 @@ def test_nobody_watches_and_nothing_is_looked_at() -> None:
 
 def test_many_watched_are_swept_once_for_everybody() -> None:
     sockets = FakeSockets(1000)
-    # One of the urgent is watched as well, one is not.
+    # One of the urgent subflows is also watched, the other one is not.
     urgent = [subflow(79), subflow(99)]
     first = FakeConsumer([subflow(n) for n in range(80)], urgent)
     second = FakeConsumer([subflow(n) for n in range(990)])
@@ -122,7 +122,7 @@ def test_the_last_sweep_is_asked_for_what_it_is_new_enough_to_know() -> None:
 
 
 def test_the_loop_has_its_turn_while_it_is_found_out_what_a_sweep_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To look ten thousand subflows up in what was sampled takes milliseconds."""
+    """Searching the samples for ten thousand subflows takes milliseconds."""
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
 
     class Counted(dict[FourTuple, KernelSubflow]):
@@ -274,7 +274,7 @@ def test_who_joins_while_others_are_sampled_is_not_gone(
         assert not sampling.done()
         await sampling
 
-    # The kernel has passed its place in the table.
+    # The dump has already passed the new subflow's place in the kernel's table.
     there = list(sockets.there.values())
     monkeypatch.setattr(sockets, "pieces", lambda: (there[at : at + 60] for at in range(0, 1000, 60)))
     run(work())
@@ -366,7 +366,7 @@ def test_a_gentle_sweep_rests_in_proportion(monkeypatch: pytest.MonkeyPatch) -> 
         await sampler.sweep(gently=True)
 
     run(work())
-    # Where a consumer's look-ups wait for a slow turn there is none.
+    # Without a rest, a consumer's look-ups would wait for a slow turn, so zeros are left out.
     rested = [seconds for seconds in rests if seconds]
     assert rested
     assert min(rested) >= REST * SLICE_SECONDS

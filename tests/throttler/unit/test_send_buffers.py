@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Larger send buffers for sockets with a low cap: who gets one, how large, and how many at the most."""
+"""Tests for larger send buffers of sockets with a low cap: which sockets get one, its size, and their number."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon's settings: what they mean, what is refused, and whether they fit the policy."""
+"""Tests for the daemon's settings: their meaning, mistakes, and whether they fit the policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_throttler.shaping.model import Ownership
 
 CONF = Path(__file__).parents[3] / "conf"
 NEEDED = "interfaces: [wan0]\npolicy: policy.yaml\n"
-"""Two lines, so that what is added starts on line 3."""
+"""Two lines, so that added text starts on line 3."""
 DEFAULTS = {
     "interfaces": ["wan0"],
     "listen_ports": [3128],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The delta tracker against the obvious definition of a difference."""
+"""Tests that compare the delta tracker with the plain definition of a difference."""
 
 from __future__ import annotations
 

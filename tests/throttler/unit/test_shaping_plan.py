@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The planner: verdicts in, classes and entries out."""
+"""Tests for the planner, which turns verdicts into classes and entries."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ def test_the_entry_of_one_that_ended_stays_until_what_was_assigned_to_it_is_sent
 
 
 def test_a_subflow_of_another_port_is_left_alone_beside_one_of_a_listening_port() -> None:
-    """Defect: it got an entry, for which there is no set: with iptables it was refused for ever."""
+    """Defect: the subflow got an entry, but its port has no set.
+
+    With iptables, the kernel refused that entry at every attempt.
+    """
     cap = rule()
     planner = planner_for(cap)
     elsewhere = replace(verdict(2, cap), four_tuple=subflow(2)._replace(local_port=4000))
@@ -220,7 +223,7 @@ def test_running_out_of_classes_is_said_and_caps_nobody_else(monkeypatch: pytest
 def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of_its_connection_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Defect: what came behind it among the verdicts lost its cap of another rule."""
+    """Defect: the verdicts after the one without a class were skipped: their subflows lost the cap of another rule."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + 1)
     shared, own = rule("shared"), rule("own", throttle(1_000_000, Share.CLIENT))
     planner = planner_for(shared, own)
@@ -242,7 +245,10 @@ def test_one_for_whom_no_class_is_left_keeps_what_it_had_and_costs_the_others_of
 def test_a_reload_from_caps_of_clients_that_have_all_classes_to_one_of_a_path_is_in_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Defect: all kept their caps of before, and newer ones had none, until they were decided again by chance."""
+    """Defect: after the reload, all clients kept their old caps.
+
+    Newer clients had none, until they happened to be decided again.
+    """
     size = 2 * cap_module.PATHS_SHARE
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + size - 1)
     client, path = rule(cap=throttle(share=Share.CLIENT)), rule(cap=throttle(1_000_000))
@@ -269,8 +275,11 @@ def test_a_reload_from_caps_of_clients_that_have_all_classes_to_one_of_a_path_is
 def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is_decided_first(
     capped: bool, older_ends_first: bool
 ) -> None:
-    """Defects: where the newer one has no cap, that of the older one stayed on it for as long as it was busy; where it
-    has the same, nobody was told that its socket is another."""
+    """Defects: a newer connection on a port that is used again was taken for the older one.
+
+    If it was to have no cap, it kept that of the older one for as long as it was busy. If it was to have the same cap,
+    nobody was told that its socket was another one.
+    """
     cap = rule()
     planner = planner_for(cap)
     planner.soft_caps = True
@@ -287,7 +296,7 @@ def test_a_port_used_again_has_what_the_newer_connection_is_to_have_whichever_is
 
 
 def test_a_port_used_again_by_one_for_whom_no_class_is_left_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: it had that of the older connection, for as long as it was busy."""
+    """Defect: the newer connection had the cap of the older one, for as long as it was busy."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     own, other = rule("own", throttle(share=Share.CONNECTION)), rule("other", throttle(1_000_000, Share.CONNECTION))
     planner = planner_for(own, other)
@@ -300,7 +309,10 @@ def test_a_port_used_again_by_one_for_whom_no_class_is_left_has_no_cap(monkeypat
 
 
 def test_a_cap_that_begins_at_once_after_a_reload_is_on_those_whose_transition_was_under_way() -> None:
-    """Defect: they had no cap until they ended, for the transition was waited for and nobody ran it any more."""
+    """Defect: these subflows had no cap until they ended.
+
+    The planner waited for their transition, which was no longer run by anybody.
+    """
     soft = rule()
     planner = planner_for(soft)
     planner.soft_caps = True

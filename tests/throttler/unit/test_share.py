@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one subflow demands of a shared cap: it keeps its part while its data arrive."""
+"""Tests for a subflow's demand of a shared cap: it keeps its part while its data arrive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sample(acked: int, tcp: TcpInfo = BACKLOGGED) -> KernelSubflow:
 
 
 def given_up(demand: Demand, acked: int, start: float, tcp: TcpInfo = BACKLOGGED, turn: float = 0.0) -> float:
-    """Return after how many seconds of silence from *start* the part is given up."""
+    """Return the seconds of silence from *start* until the subflow's part is given up."""
     now = start
     while demand.rate is None:
         now += SHARE_SECONDS
@@ -92,7 +92,7 @@ def scene_of(users: int, cap: int = CAP) -> tuple[Scene, list[FourTuple]]:
 
 
 def observe(scene: Scene, start: float, seconds: float) -> None:
-    """Sample as the sampler does: those in transition often, the others twice a second."""
+    """Sample like the sampler: subflows in transition often, the others twice a second."""
     steps = round(seconds / SHARE_SECONDS)
     for step in range(steps):
         now = start + step * SHARE_SECONDS
@@ -112,7 +112,7 @@ def test_the_one_that_lives_has_the_whole_cap_beside_those_that_vanished(vanishe
     assert before is not None
     assert before < CAP
     scene.vanished = set(tuples[1:])
-    # A thousand that wait share 5 Mbit/s at a packet each in 2.4 s; that may last two turns.
+    # A thousand backlogged subflows share 5 Mbit/s, with a packet each in 2.4 s. This may last two turns.
     observe(scene, 6.0, 1.0 if vanished < 100 else 6.0)
     assert scene.limits[1].rate == CAP
     scene.vanished = set()
@@ -137,7 +137,7 @@ def test_a_demand_is_taken_over_the_time_between_two_readings_of_the_socket() ->
     scene.run(1.0)
     known = scene.transitions._sockets[subflow(1)]
     before = scene.acked[subflow(1)]
-    scene.observe([subflow(1), subflow(2)], 3.0, read=1.0)  # a sweep of two seconds
+    scene.observe([subflow(1), subflow(2)], 3.0, read=1.0)  # A sweep that took two seconds
     scene.acked[subflow(1)] = before + 125_000
     scene.observe([subflow(1), subflow(2)], 3.1, read=3.0)
     assert known.demand.rate == pytest.approx(500_000, rel=0.05)

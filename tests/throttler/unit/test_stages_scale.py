@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Policy and stages with thousands of connections: who is watched, who is urgent, what changes. Counts, no times."""
+"""Tests for policy and stages with thousands of connections. They count operations, and measure no times."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 CONNECTIONS = examples(10_000)
 ADDRESSES = 250
-"""Clients, with as many connections each."""
+"""Number of clients. Each has the same number of connections."""
 BUSY = range(100, 110)
-"""Connections that download; each from a client of its own, beside others of it that trickle."""
+"""Connections that download. Each belongs to a different client, whose other connections carry little."""
 SWEEP = 2.0
-"""Seconds."""
+"""In seconds."""
 TRICKLE = 40_000
-"""Bits/s."""
+"""In bit/s."""
 PATHS = """\
 version: 1
 paths:
@@ -82,7 +82,7 @@ class Host:
             self.verdicts[token] = verdicts
 
     def sweep(self) -> int:
-        """Let time pass, then sample everything; return how many connections are decided anew."""
+        """Let time pass and sample everything. Return how many connections were decided anew."""
         self.now += SWEEP
         sockets: dict[FourTuple, KernelSubflow] = {}
         for flows in self.flows.values():
@@ -160,7 +160,7 @@ def test_of_connections_that_are_steered_only_those_on_which_data_flow_are_urgen
 
 
 class Calls:
-    """Counts calls: all of them, and the most between two slices of a stage."""
+    """Counts calls of a function: in total, and the most within one slice of a stage."""
 
     def __init__(self, of: Callable[..., Any]) -> None:
         self._of = of
@@ -206,7 +206,7 @@ def test_which_accounts_are_near_a_step_is_found_a_slice_at_a_time(monkeypatch: 
 
 
 def test_of_all_that_bring_an_account_near_its_step_those_are_urgent_that_carry_most() -> None:
-    """There are more of them than are looked through in a slice."""
+    """These subflows are more than one slice can examine."""
     clients = 2_000
     host = metering.Host(metering.policy("- {name: all, budget: {per: path, period: month, " + metering.STEPS + "}}\n"))
     for number in range(clients):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Files in the state directory say what root is to put back: only what root alone can have written is believed."""
+"""Tests for files that tell root what to restore: they are used only if nobody but root can have written them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def needs_root() -> None:
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of the throttler's user, whether this host has one or not."""
+    """The user ID of the throttler's user, whether this host has that user or not."""
     number = 64123
 
     def found(name: str) -> pwd.struct_passwd:

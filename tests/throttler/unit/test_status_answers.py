@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the status socket answers to ``summary`` and ``connections``: the whole daemon against a kernel of fakes."""
+"""Tests for the queries ``summary`` and ``connections``, with the whole daemon and a fake kernel."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ WIFI, LTE = "10.1.0.1", "10.2.0.1"
 
 
 async def sampled(scene: Scene) -> None:
-    """Have the sockets swept, and counted as if that were due."""
+    """Sweep the sockets, and count their bytes as if that were due."""
     scene.engine.traffic._due = 0.0
     await scene.engine.sampler.sweep()
 
 
 def listed(scene: Scene, later: float) -> None:
-    """Have the tracker take what sockets there are, so many seconds from now."""
+    """Resync the tracker with the sockets that there are, *later* seconds from now."""
     engine = scene.engine
     engine.take_events(engine.tracker.resync(list(scene.kernel.sockets.there.values()), time.monotonic() + later))
 
@@ -95,7 +95,7 @@ async def test_a_summary_goes_through_no_connection(tmp_path: Path) -> None:
 
 @scenario
 async def test_a_summary_says_what_going_through_all_connections_says(tmp_path: Path) -> None:
-    """Connections come, change their subflows and go; policies cap others; what is kept count of is what there is."""
+    """A summary is kept up to date while connections come, change and go, and while the policy is reloaded."""
     kernel, chance = FakeKernel(), random.Random(7)
     policies = [UNCAPPED, CAPPED, BOTH_WAYS, CAPPED.replace("paths: [a]", "paths: [a, b]")]
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -187,7 +187,7 @@ async def test_bytes_only_grow_whatever_closes(tmp_path: Path) -> None:
         kernel.sockets.there.clear()
         listed(scene, later=5.0)
         assert not scene.ask(query="summary")["subflows"]["active"]
-        kernel.sockets.connect(8, WIFI)  # the port is used again: another socket, under the same four-tuple
+        kernel.sockets.connect(8, WIFI)  # the port is used again: another socket has the same four-tuple
         kernel.sockets.there[four_tuple(WIFI)] = kernel.sockets.there[four_tuple(WIFI)]._replace(cookie=99)
         kernel.sockets.carry(four_tuple(WIFI), 40, 4)
         listed(scene, later=10.0)
@@ -199,7 +199,7 @@ async def test_bytes_only_grow_whatever_closes(tmp_path: Path) -> None:
             "subflows": 1,
         }
         assert path_of(after, "b")["bytes_sent"] == 10
-        # The connection that came last has one subflow, which no rule caps.
+        # The newest connection has one subflow, and no rule caps it.
         assert {each["direction"]: each["bytes"] for each in after["rules"]} == {"down": 3_500, "up": 220}
 
 
@@ -215,7 +215,7 @@ async def test_what_is_shorter_than_the_time_between_two_sweeps_counts_without_a
                 kernel.sockets.carry(known, octets, 300)
                 kernel.sockets.disconnect(kernel.meter, known)
             listed(scene, later=5.0)
-        # And a long one that closes after its last sample.
+        # This connection is longer, and closes after its last sample.
         kernel.sockets.connect(1000, WIFI, LTE, port=50_000)
         kernel.sockets.carry(four_tuple(WIFI, 50_000), 1_000)
         listed(scene, later=0.0)
@@ -282,7 +282,7 @@ async def test_a_connection_shows_how_its_sockets_are_doing(tmp_path: Path) -> N
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         (fresh,) = scene.ask(query="connections")["connections"]
-        # None before two samples; on a busy machine both are there already.
+        # A rate needs two samples. On a busy machine, both may have been taken already.
         assert not any(each["rate_sent"] for each in fresh["subflows"])
         assert [each["share"] for each in fresh["subflows"]] == [None, None]
         await sampled(scene)

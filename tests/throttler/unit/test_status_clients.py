@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the status socket answers to ``clients``: who uses what, who is over a budget, who uses plain TCP."""
+"""Tests for the query ``clients``: usage per client, exceeded budgets, and plain TCP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_who_uses_what(tmp_path: Path) -> None:
         kernel.sockets.carry(four_tuple(LTE), 5 * MB)
         kernel.sockets.carry(four_tuple(SECOND), 3 * MB)
         await sampled(scene)
-        # A sweep that was under way may have read a part before it was carried.
+        # A sweep that was under way may have read some sockets before they carried their bytes.
         await until(lambda: scene.ask(query="clients", sort="bytes")["clients"][0]["bytes_sent"] == 6 * MB)
         found = scene.ask(query="clients", sort="bytes", limit=2)
         assert found["total"] == 3
@@ -43,7 +43,7 @@ async def test_who_uses_what(tmp_path: Path) -> None:
         assert first["capped"] == 1, "of both paths that of the cap"
         assert [(each["client"], each["used"]) for each in first["budgets"]] == [(WIFI, 1 * MB)]
         assert (second["client"], second["bytes_sent"]) == (SECOND, 3 * MB)
-        # Over a budget, and gone.
+        # A client may be over a budget without any connection.
         del kernel.sockets.there[four_tuple(SECOND)]
         scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.there.values()), 1e9))
         over = scene.ask(query="clients", sort="budget")["clients"]
@@ -68,8 +68,8 @@ async def test_what_is_no_subflow_is_plain_tcp(tmp_path: Path) -> None:
         + line(proxy, "0900010A:9C40")
         + line(proxy, "0900010A:9C41")
         + line(proxy, "0A00010A:9C40", "06")  # TIME_WAIT
-        + line("0100007F:01BB", "0B00010A:9C40")  # another service's
-        + line(proxy, "0100007F:9C40")  # this host
+        + line("0100007F:01BB", "0B00010A:9C40")  # Another service's
+        + line(proxy, "0100007F:9C40")  # From this host itself
     )
     six.write_text(line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
     async with running(tmp_path, POLICY, kernel) as scene:

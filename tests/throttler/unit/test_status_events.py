@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the status socket answers to ``events`` and ``client``: the whole daemon against a kernel of fakes."""
+"""Tests for the queries ``events`` and ``client``, with the whole daemon and a fake kernel."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_reloads_faults_and_the_guard_are_told_once_each(tmp_path: Path) -
 
 @scenario
 async def test_what_guard_and_steering_do_is_of_a_rule(tmp_path: Path) -> None:
-    """Defect: no such event, and no line of the log, was found by its rule."""
+    """Defect: these events and log lines could not be found by their rule."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -120,7 +120,7 @@ async def test_what_guard_and_steering_do_is_of_a_rule(tmp_path: Path) -> None:
 
 @scenario
 async def test_what_the_guard_does_to_two_rules_is_one_line_and_found_by_each(tmp_path: Path) -> None:
-    """Defect: the same line twice, and two events in the same words."""
+    """Defect: the same line was logged twice, with two identical events."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -138,7 +138,7 @@ async def test_what_the_guard_does_to_two_rules_is_one_line_and_found_by_each(tm
 
 @contextmanager
 def caplogged() -> Iterator[list[dict[str, str | tuple[str, ...]]]]:
-    """Collect the fields of what is logged about effects."""
+    """Collect the fields of log records about effects."""
     found: list[dict[str, str | tuple[str, ...]]] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(record.fields)  # type: ignore[attr-defined, method-assign]
@@ -209,7 +209,7 @@ async def test_the_owner_of_a_connection_sees_that_and_nothing_else(tmp_path: Pa
 
 @scenario
 async def test_of_clients_behind_one_nat_each_sees_its_own_connection(tmp_path: Path) -> None:
-    """Defect: the connection of any client with that address and port was told, the first that was found."""
+    """Defect: the answer was about the first connection found with that address and port, of whatever client."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, WIFI, proxy=ip_address("10.77.0.9").packed)
@@ -225,7 +225,7 @@ async def test_of_clients_behind_one_nat_each_sees_its_own_connection(tmp_path: 
         assert addresses(token="8") == [WIFI]
         assert addresses(local="10.77.0.1:3129") == addresses(local="10.77.0.8:3128") == addresses(token="9") == []
         assert addresses() == [], "nobody knows which of both"
-        # Who runs the proxy is told of both.
+        # The operator of the proxy sees both connections.
         explained = scene.ask(query="explain", endpoint=f"{WIFI}:40000")
         assert {each["token"] for each in explained["connections"]} == {"00000007", "00000008"}
 

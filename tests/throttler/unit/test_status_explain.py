@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the status socket answers to ``explain``: the whole daemon against a kernel of fakes."""
+"""Tests for the answer of the status socket to ``explain``, with the whole daemon and a fake kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mptcp_throttler.telemetry.events import MAX_EVENTS
 
 
 def explained(scene: Scene, **request: object) -> list[dict[str, Any]]:
-    """Return the subflows of the one connection that is asked for."""
+    """Return the subflows of the one connection that the request finds."""
     (connection,) = scene.ask(query="explain", **request)["connections"]
     return list(connection["subflows"])
 
@@ -115,12 +115,12 @@ STEERED = VOLUME + "  - {name: share, steer: {mode: load-balancing, weights: {a:
 
 @scenario
 async def test_what_a_reload_began_is_as_old_as_the_policy(tmp_path: Path) -> None:
-    """Defect: of what makes no event, as sharing by weights, it was said that it began with the subflow."""
+    """Defect: what causes no event, such as sharing by weights, was reported as having begun with the subflow."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, UNCAPPED, kernel) as scene:
         begun = explained(scene, token="7")[1]["since"]
-        # By more than what times are rounded to.
+        # Wait longer than the rounding of times.
         await until(lambda: time.time() > begun + 0.001)
         reloaded = time.time()
         await scene.reload(STEERED)
@@ -136,7 +136,7 @@ async def test_what_a_reload_began_is_as_old_as_the_policy(tmp_path: Path) -> No
 
 @scenario
 async def test_data_are_spread_since_the_second_subflow(tmp_path: Path) -> None:
-    """Defect: of the first one it was said that steering began with it, an hour before there was another."""
+    """Defect: for the first subflow, steering was said to have begun an hour before there was a second one."""
     kernel = FakeKernel()
     async with running(tmp_path, STEERED, kernel) as scene:
         for later, clients in ((5.0, (WIFI,)), (3605.0, (WIFI, LTE))):
@@ -168,21 +168,21 @@ async def test_what_events_do_not_tell_any_more_has_no_beginning(tmp_path: Path)
 
 
 def clock_goes(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[], float]) -> None:
-    """Have the daemon begin at *start*, and its clocks be *ahead* of the event loop's from then on."""
+    """Start the daemon at *start*. From then on, its clocks are *ahead* seconds before the event loop's."""
     begun = time.monotonic()
     clock = SimpleNamespace(
         time=lambda: start + ahead() + time.monotonic() - begun, monotonic=lambda: time.monotonic() + ahead()
     )
     for module in (actions, budgets, daemon, decisions, engine):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(time, "time", clock.time)  # a default argument has it
+    monkeypatch.setattr(time, "time", clock.time)  # A default argument refers to it
 
 
 @pytest.mark.parametrize("hours", ["18:00-20:00", "08:00-18:00"])
 def test_what_hours_began_is_as_old_as_their_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: str
 ) -> None:
-    """Defect: of every rule with hours nobody was told since when. Either the rule opened, or that before it closed."""
+    """Defect: for a rule with hours, no start time was given. Either the rule opened, or the rule before it closed."""
     steps = "steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]"
     timed = f'{{hours: ["{hours}"]}}'
     policy = PATHS + (
@@ -224,8 +224,10 @@ TIGHTER = "  - {name: tight, paths: [b], throttle: {rate: 500 kbit/s}}\n"
 def test_the_state_of_a_budget_is_not_older_than_its_period_or_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: str
 ) -> None:
-    """Defect: under half of it was used "since" it was used up the day before, and what a reload had changed was so
-    "since" an event before that."""
+    """Defect: the state was said to have lasted since the day before, when the budget had been used up.
+
+    After a reload had changed it, it was said to have lasted since an earlier event.
+    """
     ahead = 0.0
     midnight = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
     clock_goes(monkeypatch, midnight - 3600, lambda: ahead)
@@ -300,7 +302,7 @@ async def test_a_cap_that_begins_in_a_transition_is_coming(tmp_path: Path) -> No
 
 @scenario
 async def test_a_cap_on_an_upload_is_coming_until_its_class_is_down_at_it(tmp_path: Path) -> None:
-    """Defect: it was in force from the first step on, where the class has what comes in."""
+    """Defect: it was called in force from the first step on, when the class still had the rate of the incoming data."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -337,7 +339,7 @@ async def test_a_cap_whose_entry_is_still_there_is_being_lifted(tmp_path: Path) 
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         scene.engine.decisions.set_policy(load_policy(UNCAPPED, "p"))
-        scene.engine.decisions.decide([7])  # the entry goes in a later turn of the loop
+        scene.engine.decisions.decide([7])  # The entry is removed in a later turn of the loop
         assert explained(scene, token="7")[0]["cap_state"] == "being lifted"
         await until(lambda: explained(scene, token="7")[0]["cap_state"] == "none")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What may be asked of the status socket, and what a request that may not is told."""
+"""Tests for requests to the status socket: accepted ones, and the error messages for others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The JSON Schema of the status socket: the one that is committed, whole, and of one mind with what is accepted.
+"""Tests for the JSON Schema of the status socket: it is complete and agrees with the parser of requests.
 
-That answers are what it says is held in every test that asks: ``Scene.ask`` of test_daemon.
+`Scene.ask` in test_daemon checks the answers in every test that sends a query.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_inherited_keys_have_their_texts() -> None:
 
 
 def meets(schema: dict[str, Any], value: Any) -> bool:
-    """Tell whether *value* is what a JSON Schema with the words of our requests allows."""
+    """Return whether *value* conforms to a schema that uses the keywords of the request schemas."""
     kinds = {"string": str, "integer": int, "object": dict, "null": type(None)}
     if "anyOf" in schema:
         return any(meets(each, value) for each in schema["anyOf"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The status socket's server: children that answer, however slowly they are read, and that hold nothing up."""
+"""Tests for the status socket's server: child processes answer, and slow or silent clients delay nothing."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from mptcp_throttler.runtime.status import MAX_ANSWERS, SILENT_SECONDS, StatusSe
 from mptcp_throttler.views.requests import LARGEST_REQUEST
 
 MANY = 20_000_000
-"""Bytes: more than what a Unix socket holds while nobody reads."""
+"""Bytes: more than a Unix socket holds while nobody reads."""
 
 
 LONG = 60.0
-"""Seconds: no machine is so slow that a client which has something to say is taken for a silent one."""
+"""Seconds: so long that even on a slow machine, a client that has something to send does not count as silent."""
 
 
 @pytest.fixture(autouse=True)
 def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most clients here have nothing to send."""
+    """Shorten the time to wait for a request, because most clients here send none."""
     monkeypatch.setattr(status, "SILENT_SECONDS", 0.1)
 
 
@@ -153,7 +153,7 @@ def test_who_does_not_read_keeps_only_the_client_open_and_ends_with_the_server(t
                     while len(os.listdir(f"/proc/{child}/fd")) > 4:  # noqa: ASYNC110 - standard streams and the client
                         await asyncio.sleep(0.001)
             clients[0].close()
-            # The one that waited has its turn.
+            # The client that waited gets its turn.
             async with asyncio.timeout(60):
                 while set(server._children.values()) == set(children):  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.001)
@@ -237,7 +237,7 @@ def test_what_is_in_the_way_of_the_socket_is_said(tmp_path: Path) -> None:
 def test_a_socket_that_is_removed_as_soon_as_it_is_made_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: a comparison that made it anew just then ended the daemon."""
+    """Defect: the daemon ended if a comparison made the socket anew at that moment."""
 
     async def test() -> None:
         async with serving(tmp_path / "s", "") as server:
@@ -303,7 +303,7 @@ async def echoing(path: Path) -> AsyncIterator[StatusServer]:
 
 
 async def taken(writer: asyncio.StreamWriter) -> None:
-    """Wait until the other end has read all that was written, or is gone (unix(7), SIOCOUTQ)."""
+    """Wait until the other end has read everything that was written, or is gone (unix(7), SIOCOUTQ)."""
     unread = bytearray(struct.calcsize("i"))
     async with asyncio.timeout(60):
         await writer.drain()
@@ -351,7 +351,7 @@ def test_a_client_says_in_one_line_what_it_wants(
 
 
 def test_a_silent_client_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is waited for in its child: the event loop answers others meanwhile."""
+    """The child process waits for it, while the event loop answers others."""
     monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
 
     async def scenario() -> str:

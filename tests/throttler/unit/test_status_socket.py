@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The status socket as found without checking the whole settings file: the same one, or none."""
+"""Tests for reading the status socket's path without parsing the whole settings file: it is right or not found."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the status socket answers to ``what_if`` and ``policy``: the whole daemon against a kernel of fakes."""
+"""Tests for the queries ``what_if`` and ``policy``, with the whole daemon and a fake kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mptcp_throttler.views.words import paths_in_words
 
 
 async def asked(tmp_path: Path, policy: str) -> dict[str, Any]:
-    """Ask in a child: the answer is made by deciding anew, in a copy of the daemon."""
+    """Ask the daemon, whose child decides anew in its copy of the daemon's state."""
     found = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": policy}, 60.0)
     TypeAdapter(WhatIfAnswer).validate_json(json.dumps(found))
     return found
@@ -50,7 +50,10 @@ async def test_another_policy_is_tried_without_being_taken(tmp_path: Path) -> No
 
 @scenario
 async def test_a_policy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
-    """Defect: a policy of a thousand paths had four children compute for 18 s each, and nobody else had an answer."""
+    """Defect: for a policy with a thousand paths, four children computed for 18 s each.
+
+    In that time, no other request was answered.
+    """
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +108,7 @@ async def test_only_so_many_changes_are_listed(tmp_path: Path) -> None:
 
 @scenario
 async def test_what_it_would_cap_is_listed_although_nothing_changes(tmp_path: Path) -> None:
-    """Defect: only changes were listed, and who asks what a policy would cap saw nothing of what it caps already."""
+    """Defect: only changes were listed, and not what the policy in force already caps."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel):
@@ -121,7 +124,7 @@ async def test_what_it_would_cap_is_listed_although_nothing_changes(tmp_path: Pa
 
 @scenario
 async def test_the_end_of_a_dry_run_is_a_change_and_so_is_its_beginning(tmp_path: Path) -> None:
-    """Defect: of the policy in force without its line on the dry run, it was said that it would change nothing."""
+    """Defect: for the policy in force without its dry-run line, the answer was that nothing would change."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     dry, words = CAPPED + "dry_run: true\n", "capped at 5 Mbit/s by rule cap-a"
@@ -145,14 +148,14 @@ ORDERED = CAPPED.replace("}}]\n", "}}, {name: standby, steer: {mode: active-stan
 
 @scenario
 async def test_steering_is_a_change(tmp_path: Path) -> None:
-    """Defect: of a policy that makes one path the standby of the other, it was said that it would change nothing."""
+    """Defect: for a policy that makes one path the standby of the other, the answer was that nothing would change."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, LTE, port=40_001)
     async with running(tmp_path, CAPPED, kernel):
         found = await asked(tmp_path, ORDERED)
         cap, steered = "capped at 5 Mbit/s by rule cap-a", "steered active-standby by rule standby"
-        # What was opened under the kernel's path manager keeps it: no flag can be set there.
+        # A connection opened under the kernel's path manager keeps that one, so that its flags cannot be set.
         assert [(each["path"], each["now"], each["then"]) for each in found["changes"]] == [
             ("a", f"{cap}; not steered", f"{cap}; {steered}, first, from the next connection on"),
             ("b", "not capped; not steered", f"not capped; {steered}, backup, from the next connection on"),
@@ -185,7 +188,7 @@ async def test_a_budget_that_meters_is_a_change_before_it_is_used_up(tmp_path: P
         assert (change["path"], change["now"]) == ("b", "not capped; no budget")
         assert change["then"].startswith("not capped; budget of rule volume, by month for each client")
         assert found["capped_then"] == 1
-        # Budgets count in a dry run, too: what is said of them is not in its brackets.
+        # Budgets count in a dry run, too, so that "(dry run)" does not apply to their text.
         (_, change) = (await asked(tmp_path, VOLUME + "dry_run: true\n"))["changes"]
         assert change["then"].endswith("after 1.00 MB 1 Mbit/s")
 
@@ -203,7 +206,7 @@ async def test_whatever_differs_of_a_cap_is_said(tmp_path: Path) -> None:
 
 @scenario
 async def test_the_text_of_the_policy_is_that_which_was_taken(tmp_path: Path) -> None:
-    """Defect: who wanted to try a change had to have the file, which may be another by now than what is in force."""
+    """Defect: to try a change, one needed the policy's file, which may differ from the policy in force."""
     text = f"# for the office\n{CAPPED}"
     async with running(tmp_path, text) as scene:
         first = scene.ask(query="policy")

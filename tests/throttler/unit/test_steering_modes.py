@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Steering by mode: which subflow is backup, which is capped to what."""
+"""Tests for the steering modes: which subflow is backup, and which is capped to what rate."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def balanced(ethernet: int, wifi: int) -> Steer:
 def sample(
     name: FourTuple, read: float, delivered: float, not_sent: int, unacked: int, rtt: float
 ) -> tuple[str, KernelSubflow]:
-    """Return a subflow's path and its socket; *rtt* in seconds."""
+    """Return a subflow's path and its socket. *rtt* is in seconds."""
     tcp = NOTHING_SENT._replace(not_sent=not_sent, unacked=unacked, rtt=round(rtt * 1e6))
     return NAMES[name], KernelSubflow(1, name, True, 0, 0, False, read, int(delivered), tcp=tcp)
 
 
 @dataclass
 class Scene:
-    """A connection on paths of some capacity: *carry* says what each gets, given what was decided."""
+    """A connection on simulated paths. *carry* returns the rate of each path for given decisions."""
 
     steer: Steer
     carry: Callable[[dict[FourTuple, Action]], dict[FourTuple, float]]
@@ -49,13 +49,13 @@ class Scene:
     delivered: dict[FourTuple, float] = field(default_factory=lambda: dict.fromkeys(NAMES, 0.0))
     actions: dict[FourTuple, Action] = field(default_factory=dict)
     flips: dict[FourTuple, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
-    """How often the flag of each changed."""
+    """How often the backup flag of each subflow changed."""
 
     def __post_init__(self) -> None:
         self.steering = self.steer.kind(self.steer.paths, self.steer.given)
 
     def run(self, seconds: float) -> dict[FourTuple, float]:
-        """Go on; return the bytes that each carried."""
+        """Let time pass. Return the bytes that each subflow carried."""
         before = dict(self.delivered)
         for _ in range(round(seconds / TICK)):
             self.ticks += 1
@@ -77,7 +77,10 @@ class Scene:
 def links(
     ethernet: float, wifi: float, demand: float = 1e9
 ) -> Callable[[dict[FourTuple, Action]], dict[FourTuple, float]]:
-    """Two links that a scheduler fills in proportion, backups only when there is no other."""
+    """Return a function for two links that a scheduler fills in proportion.
+
+    Backups carry data only without a regular one.
+    """
 
     def carry(actions: dict[FourTuple, Action]) -> dict[FourTuple, float]:
         room = {ETHERNET: ethernet * MBIT, WIFI: wifi * MBIT}
@@ -114,7 +117,7 @@ def test_a_standby_that_stepped_in_stays_until_nothing_is_outstanding_on_the_act
 
 
 def silent(scene: Scene, other: float) -> None:
-    """Let Wi-Fi swallow everything; Ethernet carries *other* Mbit/s at the most."""
+    """Let Wi-Fi carry nothing although data are outstanding, and Ethernet up to *other* Mbit/s."""
     scene.outstanding[WIFI] = 50
     scene.carry = lambda _: {ETHERNET: other * MBIT, WIFI: 0.0}
 
@@ -123,7 +126,7 @@ def silent(scene: Scene, other: float) -> None:
 @pytest.mark.parametrize("demand", [12.0, 1000.0])
 @pytest.mark.parametrize("outage", [2.0, 10.0, 30.0])
 def test_an_outage_changes_each_flag_twice_at_the_most(steer: Steer, demand: float, outage: float) -> None:
-    """What the lost path once gave, and what then waits on the other one, opens and closes nothing."""
+    """The earlier rate of the lost path, and data that then wait on the other one, must not open or close a path."""
     scene = Scene(steer, links(100, 30, demand))
     scene.run(8)
     scene.waiting = 0 if demand < 30 else 500_000
@@ -191,12 +194,12 @@ def test_the_second_path_is_opened_when_the_first_is_full_and_closed_when_it_is_
 @any_spacing
 @pytest.mark.parametrize("demand", [18, 22, 40])
 def test_a_faster_path_that_comes_later_has_the_overflow(demand: float, spacing: float) -> None:
-    """Defect: the scheduler gave the path with the shorter queue nearly all."""
+    """Defect: the scheduler gave nearly all data to the path with the shorter queue."""
     scene = Scene(PRIORITY, links(60, 15), spacing=spacing)
     backlog = 0.0
 
     def carry(actions: dict[FourTuple, Action]) -> dict[FourTuple, float]:
-        """Ethernet first, up to its cap, then Wi-Fi; what neither takes waits."""
+        """Fill Ethernet up to its cap, then Wi-Fi. The rest waits."""
         nonlocal backlog
         action = actions.get(ETHERNET, Action(True, None, ""))
         room = 0.0 if action.backup else min(60.0, 0.94 * (action.rate or 1e9) / MBIT)
@@ -216,7 +219,7 @@ def test_a_faster_path_that_comes_later_has_the_overflow(demand: float, spacing:
 
 
 def test_the_overflow_keeps_its_cap_while_the_first_path_carries_all_it_can() -> None:
-    """Defect: where buffers are the limit nothing waits for a moment; the cap fell then, and grew slowly."""
+    """Defect: if buffers are the limit, nothing waits for a moment. The cap then fell, and grew slowly again."""
     scene = Scene(PRIORITY, links(100, 15))
     scene.run(1)
     opened = scene.actions[ETHERNET].rate
@@ -227,7 +230,7 @@ def test_the_overflow_keeps_its_cap_while_the_first_path_carries_all_it_can() ->
 
 
 def test_a_path_that_was_there_alone_is_closed_when_the_first_comes_where_nothing_is_carried() -> None:
-    """Defect: an upload has nothing to carry this way, and the second path stayed open for good."""
+    """Defect: an upload carries nothing in this direction, so that the second path stayed open for good."""
     scene = Scene(PRIORITY, lambda _: {ETHERNET: 0.0}, waiting=0)
     scene.run(1)
     assert not scene.actions[ETHERNET].backup
@@ -294,7 +297,7 @@ def test_a_path_that_gives_nothing_does_not_slow_the_other_down(spacing: float) 
 def test_a_path_that_falls_silent_takes_the_caps_of_the_others_with_it_at_once(
     weights: tuple[int, int], demand: float, waiting: int
 ) -> None:
-    """Until then they are the share beside a rate that falls: a connection once crawled for two seconds."""
+    """Until then, the caps follow the share beside a falling rate. A connection once crawled for two seconds."""
     outstanding = dict.fromkeys(NAMES, 50)
     scene = Scene(balanced(*weights), links(20, 30, demand), waiting, outstanding=outstanding)
     scene.run(10)
@@ -392,7 +395,7 @@ def test_a_rule_that_steers_is_for_the_paths_that_it_names() -> None:
 
 @pytest.mark.parametrize("late", [0.0, 1.0])
 def test_a_path_is_lost_only_if_it_was_silent_until_its_socket_was_read(late: float) -> None:
-    """*late*: seconds after which its socket was read, in a sweep of a second."""
+    """*late*: seconds after which the socket was read, in a sweep that took a second."""
     scene = Scene(STANDBY, links(100, 30))
     scene.run(5)
     now = scene.ticks * TICK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Steering between policy and plan: caps and reasons in verdicts, backup flags as effects, who is sampled how often."""
+"""Tests for the steering stage: caps and reasons in verdicts, backup flags as effects, and the sampling of subflows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FREE = load_policy(f"{HEAD}rules: []", "p")
 
 
 class Scene:
-    """One connection over Ethernet and Wi-Fi, and a kernel that sets flags."""
+    """One connection over Ethernet and Wi-Fi, and a kernel that sets flags or refuses to."""
 
     def __init__(self, policy: Policy, willing: bool = True) -> None:
         self.policy = policy
@@ -42,7 +42,7 @@ class Scene:
         self.flows: list[Flow] = [self.ethernet, self.wifi]
         self.stage = SteeringStage(policy)
         self.backup: dict[int, bool] = {}
-        """By client port and path."""
+        """Backup flags, by client port and path."""
         self.effects: list[SetBackup] = []
         self.verdicts: tuple[Verdict, ...] = ()
         self.now = 0.0
@@ -58,7 +58,7 @@ class Scene:
         self.apply()
 
     def run(self, seconds: float, complete: bool = True) -> list[SetBackup]:
-        """Go on; return what flags were to be set."""
+        """Let time pass. Return the flags that the stage wanted to set."""
         began = len(self.effects)
         for _ in range(round(seconds / STEP)):
             self.now += STEP
@@ -104,7 +104,7 @@ def test_a_new_policy_that_steers_the_same_way_touches_no_flag() -> None:
 
 
 def test_an_idle_connection_keeps_its_flag_across_a_reload() -> None:
-    """Defect: it lost it after five seconds, and the next data went over the standby."""
+    """Defect: it lost its flag after five seconds, and the next data were sent over the standby."""
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -146,14 +146,14 @@ def test_a_flag_that_is_not_reported_is_asked_for_again_and_one_that_is_refused_
 
 
 def another_standby() -> Flow:
-    """Return one more subflow over Ethernet."""
+    """Return another subflow over Ethernet."""
     more = capped(100 * MBIT)
     more.four_tuple = more.four_tuple._replace(remote_port=7)
     return more
 
 
 def test_of_a_connection_that_was_refused_no_other_subflow_is_asked_for() -> None:
-    """Defect: each standby was asked for, and all of them again when a subflow came or went."""
+    """Defect: the stage asked for each standby, and for all of them again when a subflow came or went."""
     scene = Scene(STANDBY, willing=False)
     scene.flows.append(another_standby())
     scene.apply()
@@ -173,7 +173,7 @@ def test_of_a_connection_that_was_refused_no_other_subflow_is_asked_for() -> Non
 
 
 def test_a_refusal_of_a_subflow_that_had_ended_keeps_no_other_from_being_asked_for() -> None:
-    """The kernel says the same of it as of a connection that cannot be steered."""
+    """The kernel returns the same error for an ended subflow as for a connection that cannot be steered."""
     scene = Scene(STANDBY, willing=False)
     scene.apply()
     assert len(scene.run(STEP)) == 1
@@ -294,7 +294,7 @@ def test_an_idle_connection_is_urgent_until_its_first_two_samples_and_a_busy_one
 
 
 def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path that is full soon after a pause is full, and what trickled in the pause is not what it gives."""
+    """A path that fills soon after a pause is full. Its small rate during the pause must not lower the estimate."""
     seen: list[float] = []
     observe = Mode.observe
 
@@ -320,7 +320,7 @@ def test_rates_are_not_taken_over_a_time_of_rest(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_sample_of_one_subflow_alone_is_not_taken_for_the_end_of_the_other() -> None:
-    """Other stages have sockets sampled as well."""
+    """Other stages also have sockets sampled, so that a sample may contain only one of the subflows."""
     scene = Scene(BALANCE)
     scene.apply()
     scene.run(3)
@@ -333,7 +333,7 @@ def test_a_sample_of_one_subflow_alone_is_not_taken_for_the_end_of_the_other() -
 
 
 def test_a_first_sample_of_one_subflow_alone_opens_no_path() -> None:
-    """Defect: the path that is used last was taken for the only one, and opened."""
+    """Defect: the last path in the order was taken for the only one, and opened."""
     scene = Scene(PRIORITY)
     scene.idle()
     scene.apply()
@@ -379,7 +379,7 @@ def test_subflows_of_nobody_are_ignored() -> None:
 
 
 def test_a_connection_stays_urgent_after_a_sweep_that_took_longer_than_it_does() -> None:
-    """What died just after the sweep read it is looked up soon, not with the next sweep."""
+    """If a path fails just after the sweep has read it, its subflows must be looked up soon, not in the next sweep."""
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -392,7 +392,7 @@ def test_a_connection_stays_urgent_after_a_sweep_that_took_longer_than_it_does()
 
 
 def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
-    """Defect: each of them had something waiting for a moment only, and a page took as long as over the first path."""
+    """Defect: each had data waiting only for a moment, and a page took as long as over the first path alone."""
     stage = SteeringStage(PRIORITY)
     hosts = [2] * 8 + [3]
     flows = [
@@ -409,7 +409,7 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
     ]
 
     def reserves(seconds: float) -> set[int]:
-        """Go on; return the tokens of those that have Ethernet in reserve."""
+        """Let time pass. Return the tokens of the connections whose Ethernet subflow is backup."""
         for _ in range(round(seconds / STEP)):
             now[0] += STEP
             for number, (_, first) in enumerate(flows):

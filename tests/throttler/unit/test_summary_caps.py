@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How many classes a cap is, and what they let through: the answer to ``summary``, by the daemon against fakes."""
+"""Tests for the query ``summary``: the number of classes of a cap, and the rates that they allow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def crowd(*connections: tuple[int, str, str]) -> FakeKernel:
     return kernel
 
 
-# Two connections of one client, one of another.
+# Two connections of one client, and one of another.
 THREE = (7, "10.1.0.1", "10.2.0.1"), (8, "10.1.0.1", "10.2.0.1"), (9, "10.1.0.9", "10.2.0.9")
 
 
@@ -49,7 +49,7 @@ async def test_one_class_of_several_paths_is_one_and_said_to_be_shared(tmp_path:
 
 @scenario
 async def test_connections_of_a_client_share_its_class(tmp_path: Path) -> None:
-    """Defect: a client's ten connections under its cap of 5 Mbit/s were drawn as 50."""
+    """Defect: a client's ten connections under its cap of 5 Mbit/s were shown as 50 Mbit/s."""
     async with running(tmp_path, policy("client"), crowd(*THREE)) as scene:
         each = (2, 0, 5 * M, 10 * M, 10 * M, 20 * M)
         assert caps(scene, "capped", *KEYS) == {"a": (3, *each), "b": (3, *each)}
@@ -71,7 +71,7 @@ async def test_a_cap_that_nobody_has_is_no_class(tmp_path: Path) -> None:
 
 @scenario
 async def test_clients_at_different_steps_of_a_budget_have_different_caps(tmp_path: Path) -> None:
-    """Defect: all had the one that was decided last."""
+    """Defect: all clients were shown with the cap that was decided last."""
     steps = ", ".join(
         f"{{after: {volume} MB, throttle: {{rate: {rate}, share: client}}}}"
         for volume, rate in ((1, "1 Mbit/s"), (2, "64 kbit/s"))
@@ -90,7 +90,7 @@ async def test_clients_at_different_steps_of_a_budget_have_different_caps(tmp_pa
 
 @scenario
 async def test_a_summary_counts_the_classes_that_verdicts_have(tmp_path: Path) -> None:
-    """Connections come, change and go, under policies of every share; no class is left behind."""
+    """Connections begin, change and end, under policies of every share. No class may be left behind."""
     chance, kernel = random.Random(11), FakeKernel()
     policies = [policy(share, paths) for share in ("path", "client", "connection") for paths in ("[a, b]", "[b]")]
     async with running(tmp_path, policies[0], kernel) as scene:
@@ -113,7 +113,7 @@ async def test_a_summary_counts_the_classes_that_verdicts_have(tmp_path: Path) -
 
 
 def counted(scene: Scene, direction: Direction) -> dict[str | None, tuple[int, ...]]:
-    """Go through all verdicts."""
+    """Count the classes by going through all verdicts."""
     paths: dict[Any, set[str | None]] = {}
     for verdicts in scene.engine.decisions.verdicts.values():
         for each in verdicts:

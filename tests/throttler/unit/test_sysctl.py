@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is said of a host on which no connection is Multipath TCP."""
+"""Tests for the message about a host on which no connection can use Multipath TCP."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The commands that touch nothing: check and plan; and how a user's mistakes are told."""
+"""Tests for commands that change nothing, such as check and plan, and for the messages about a user's mistakes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOON = "2026-11-20T12:00+00:00"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
-    """Settings beside a copy of the shipped policy."""
+    """A settings file beside a copy of the shipped policy."""
     (tmp_path / "policy.yaml").write_text((ROOT / "conf/policy.yaml").read_text())
     path = tmp_path / "throttler.yaml"
     path.write_text("interfaces: [wan0]\npolicy: policy.yaml\n")
@@ -49,7 +49,7 @@ def settings(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The host's interfaces; what the kernel says of those, and libraries, are no part of the tests that use them."""
+    """Names of the host's interfaces. The kernel's and the libraries' features count as present."""
     names = ["lo", "wan0", "wan1"]
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names)))
     monkeypatch.setattr(host, "listening_ports", lambda tables: {3128})
@@ -79,7 +79,7 @@ def test_plan_prints_the_commands_of_the_backend_that_this_host_would_choose(
     legacy: bool,
     backend: str,
 ) -> None:
-    """Defect: under ``netfilter: auto`` they were those of iptables on every host."""
+    """Defect: under ``netfilter: auto``, plan printed the commands for iptables on every host."""
     monkeypatch.setattr(backends, "IPTABLES_THERE", Path("/") if legacy else Path("/nowhere"))
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     assert capsys.readouterr().out == (GOLDEN / f"plan-{backend}.txt").read_text()
@@ -88,7 +88,7 @@ def test_plan_prints_the_commands_of_the_backend_that_this_host_would_choose(
 def test_plan_takes_ipv4_addresses_as_ss_shows_those_of_a_listener_for_both_families(
     settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: no prefix of the policy held such an address, so that the plan had no cap."""
+    """Defect: no prefix of the policy contained such an address, so that the plan had no cap."""
     text = (GOLDEN / "subflows.yaml").read_text()
     mapped = tmp_path / "subflows.yaml"
     mapped.write_text(re.sub(r'"([0-9.]+):([0-9]+)"', r'"[::ffff:\1]:\2"', text))
@@ -100,7 +100,7 @@ def test_plan_takes_ipv4_addresses_as_ss_shows_those_of_a_listener_for_both_fami
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00", "1969-12-30", "9999-12-31T23:00", "noon"])
 def test_plan_for_a_time_that_is_none(settings: Path, capsys: pytest.CaptureFixture[str], at: str) -> None:
-    """Defect: for one in the last days that there are it broke off with an exception."""
+    """Defect: for a time in the last days of the calendar, plan raised an exception."""
     policy = settings.parent / "policy.yaml"
     policy.write_text('version: 1\nrules: [{name: a, when: {hours: ["08:00-10:00"]}, throttle: {rate: 5mbit}}]\n')
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", at]) == 1
@@ -110,7 +110,7 @@ def test_plan_for_a_time_that_is_none(settings: Path, capsys: pytest.CaptureFixt
 def test_plan_reads_a_time_in_the_policys_zone_and_takes_volumes(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: the time was that of the host's zone, and nothing said what holds once a budget is used up."""
+    """Defect: the time was read in the host's zone, and there was no way to plan for a budget that is used up."""
     (settings.parent / "policy.yaml").write_text(
         "version: 1\ntime_zone: Europe/Athens\npaths: {ethernet: {clients: [10.77.1.0/24]}}\nrules:\n"
         '  - {name: a, paths: [ethernet], when: {hours: ["08:00-10:00"]}, throttle: {rate: 5 Mbit/s}}\n'
@@ -135,7 +135,7 @@ def test_plan_reads_a_time_in_the_policys_zone_and_takes_volumes(
 
 
 def tcp_table(*clients: str) -> str:
-    """Return /proc/net/tcp6 with a connection of each of *clients* to port 3128."""
+    """Return the text of /proc/net/tcp6 with a connection of each of *clients* to port 3128."""
     words = (ip_address(f"::ffff:{each}" if "." in each else each).packed for each in clients)
     little = ("".join(word[at : at + 4][::-1].hex() for at in range(0, 16, 4)).upper() for word in words)
     rows = [f"   0: {'0' * 32}:0C38 {each}:9C40 01 00000000:00000000" for each in little]
@@ -169,7 +169,7 @@ def test_check_says_where_no_client_is_on_a_path(
 
 
 def fill_ledger(settings: Path, client: str) -> None:
-    """Have *client* use 7 bytes of a budget."""
+    """Record that *client* has used 7 bytes of a budget."""
     directory = settings.parent
     settings.write_text(settings.read_text() + f"ledger: {directory}/ledger.sqlite\n")
     step = "{after: 1 GB, throttle: {rate: 1 Mbit/s}}"
@@ -189,7 +189,7 @@ def test_quota_takes_an_ipv4_address_in_ipv6_form(settings: Path, capsys: pytest
 
 
 def test_quota_shows_addresses_as_they_are(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: ":a:" and ":b:" in an address of IPv6 became pictures."""
+    """Defect: ":a:" and ":b:" in an IPv6 address became emojis."""
     fill_ledger(settings, "fd77:a::b:1")
     assert main(["quota", "show", "--config", str(settings)]) == 0
     assert " fd77:a::b:1 " in capsys.readouterr().out
@@ -198,7 +198,7 @@ def test_quota_shows_addresses_as_they_are(settings: Path, capsys: pytest.Captur
 def test_plan_says_for_whom_no_class_is_left(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: it ended with a traceback."""
+    """Defect: plan ended with a traceback."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     each = "throttle: {rate: 5 Mbit/s, share: connection}, when: {min_subflows: 2}"
     rules = f"rules: [{{name: each, {each}}}, {{name: all, paths: [any], throttle: {{rate: 1 Mbit/s}}}}]"
@@ -243,7 +243,7 @@ def test_check_warns_of_a_port_on_which_nobody_listens(settings: Path, capsys: p
 def test_check_warns_of_an_interface_that_stands_on_another(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: nothing was said; what came over both had half the rate of its cap on uploads."""
+    """Defect: there was no warning. Packets that passed both interfaces had half the rate of their cap on uploads."""
     settings.write_text("interfaces: [wan0, wan1]\npolicy: policy.yaml\n")
     monkeypatch.setattr(link, "stands_on", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
     assert main(["check", "--config", str(settings)]) == 0
@@ -273,7 +273,7 @@ def test_check_looks_for_the_libraries_that_the_daemon_loads(
 def test_check_tries_what_the_daemon_needs_of_the_kernel(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: check found no errors on a kernel without HTB, or without IFB for uploads; the daemon did not start."""
+    """Defect: check found no errors on a kernel without HTB, or IFB for uploads, and the daemon did not start."""
     monkeypatch.setattr(feature_probe, "try_out", lambda features: ({"htb": "No such file or directory"}, ""))
     assert main(["check", "--config", str(settings)]) == FAILED
     said = capsys.readouterr()
@@ -425,7 +425,7 @@ print(code, sorted(heavy & sys.modules.keys()))
 
 @contextmanager
 def saying(path: Path, *pieces: bytes) -> Iterator[threading.Event]:
-    """A daemon at *path* that answers once: with one piece, and when the event is set with the others."""
+    """Run a daemon at *path* that answers once: the first piece at once, the others when the event is set."""
     go = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``top`` without a terminal: rows and columns."""
+"""Tests for ``top`` without a terminal: its rows and columns."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_once_prints_a_table(
 def test_a_name_that_the_policy_has_not_is_told_where_nothing_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], note: str
 ) -> None:
-    """Defect: a mistyped rule looked like one that caps nobody."""
+    """Defect: with a mistyped rule, the output looked as if the rule capped nobody."""
     policy = {"rules": ["night", "spare"], "paths_in_words": [{"path": "ethernet", "conditions": []}]}
     answers = {
         "connections": page(total=0),

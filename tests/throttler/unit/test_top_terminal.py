@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``top`` on a terminal: a pseudo-terminal of 80 columns, and what is left of it however the command ends."""
+"""Tests for ``top`` on a pseudo-terminal of 80 columns, and that it restores the terminal however it ends."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from answering_socket import answering
 from status_answers import Answer, many
 
 PATIENCE = 60.0
-"""Seconds: a slow machine with two processors, both busy."""
+"""Seconds, for a slow machine with two busy processors."""
 ALTERNATE, NORMAL = b"\x1b[?1049h", b"\x1b[?1049l"
 Asked = list[tuple[float, Answer]]
 CURSOR_OFF, CURSOR_ON = b"\x1b[?25l", b"\x1b[?25h"
 
 
 class Terminal:
-    """The command on a pseudo-terminal."""
+    """The command, running on a pseudo-terminal."""
 
     def __init__(self, socket: Path, *options: str) -> None:
         self.ours, theirs = os.openpty()
@@ -52,14 +52,14 @@ class Terminal:
         os.write(self.ours, text.encode())
 
     def read(self, seconds: float) -> bool:
-        """Take in what was written; False where nothing was for so long."""
+        """Read the output. Return False if there was none for *seconds*."""
         if not select.select([self.ours], [], [], seconds)[0]:
             return False
         self.seen += os.read(self.ours, 1 << 16)
         return True
 
     def wait_for(self, *texts: str) -> None:
-        """Wait until all of *texts* were written since the last time; forget what was written."""
+        """Wait until all of *texts* have appeared since the last call. Then forget the output."""
         deadline = time.monotonic() + PATIENCE
         while not all(text in plain(self.seen) for text in texts):
             assert time.monotonic() < deadline, f"{texts} not in {plain(self.seen)[-2000:]}"
@@ -67,7 +67,7 @@ class Terminal:
         self.seen = b""
 
     def end(self) -> int:
-        """Wait for the end; return the exit status."""
+        """Wait for the end of the command. Return its exit status."""
         deadline = time.monotonic() + PATIENCE
         while (status := self.process.poll()) is None:
             assert time.monotonic() < deadline

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bytes by path and by cap, as samples and the meter of closed sockets bring them."""
+"""Tests for byte counts per path and per cap, from samples and from the meter of closed sockets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def connection(token: int, *subflows: FourTuple, interface: str = "w0") -> Conne
 
 
 class Bench:
-    """Traffic with a clock that is set."""
+    """A Traffic object with a clock that the test sets."""
 
     def __init__(self, begun: bool = True) -> None:
         self.now = 100.0
@@ -61,7 +61,7 @@ class Bench:
         self.tokens |= dict.fromkeys((each.four_tuple for each in verdicts), token)
 
     def sample(self, *sockets: tuple[FourTuple, int, int, int]) -> None:
-        """Each is a subflow, its cookie, and the bytes acknowledged and received."""
+        """Sample *sockets*, each given as subflow, cookie, acknowledged bytes and received bytes."""
         self.now += 1.0
         found = {
             each[0]: KernelSubflow(
@@ -133,7 +133,7 @@ def test_the_meter_says_what_the_last_sample_did_not() -> None:
     bench.sample((ONE, 1, 1_000, 0))
     bench.decide(7)
     bench.traffic.socket_closed(1, (ONE.remote, ONE.remote_port, ONE.local_port), 1_300, 5)
-    # Never sampled: known by its end alone.
+    # This socket was never sampled. Only the meter's report at its end makes it known.
     bench.traffic.socket_closed(2, (OTHER.remote, OTHER.remote_port, OTHER.local_port), 50, 0)
     assert bench.path == (1_350, 5)
     assert bench.cap() == 1_350
@@ -155,7 +155,7 @@ def test_a_socket_is_reported_once_and_others_are_not_taken_for_it() -> None:
     bench.sample((ONE, 1, 1_000, 0))
     bench.decide(7)
     end = (ONE.remote, ONE.remote_port, ONE.local_port)
-    bench.traffic.socket_closed(5, end, 70_000, 0)  # another socket had the port meanwhile
+    bench.traffic.socket_closed(5, end, 70_000, 0)  # Another socket had the port meanwhile
     bench.traffic.socket_closed(1, end, 1_100, 0)
     bench.traffic.socket_closed(1, end, 1_100, 0)
     assert bench.path == (1_100, 0)
@@ -168,7 +168,8 @@ def test_a_report_is_not_taken_for_that_of_the_next_socket_with_the_same_end() -
     bench.sample((ONE, 1, 1_000, 0))
     bench.traffic.socket_closed(1, end, 1_500, 0)
     bench.decide(7)
-    bench.decide(8, verdict(ONE))  # so short that it is never sampled, and known to be over before it is reported
+    # So short that it is never sampled, and known to have ended before the meter reports it
+    bench.decide(8, verdict(ONE))
     bench.decide(8)
     bench.traffic.socket_closed(2, end, 40, 0)
     assert bench.path == (1_540, 0)
@@ -178,7 +179,7 @@ def test_a_port_that_is_used_again_begins_anew() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))
-    bench.decide(8, verdict(ONE))  # its connection's end was not seen
+    bench.decide(8, verdict(ONE))  # The end of the connection before was not seen
     bench.sample((ONE, 2, 300, 0))
     bench.decide(7)
     bench.sample((ONE, 2, 400, 0))
@@ -202,7 +203,7 @@ def test_what_closed_long_ago_is_forgotten() -> None:
 
 
 def test_a_socket_that_lost_its_path_and_closes_much_later_counts() -> None:
-    """The tracker knows at once that the subflow has ended; the kernel goes on to send what it had."""
+    """The tracker knows at once that the subflow has ended, but the kernel continues to send its queued data."""
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))
@@ -278,13 +279,15 @@ def test_uploads_count_for_no_cap_once_a_policy_says_nothing_of_them() -> None:
 
 
 def test_a_cap_is_as_old_as_its_rate() -> None:
-    """Defect: one of 2 Mbit/s was so "since" the subflow got that of 5 Mbit/s, by a reload or the next step of a
-    budget."""
+    """Defect: the start of a cap was reported as the start of the one before.
+
+    It happened to a cap of 2 Mbit/s after one of 5 Mbit/s, by a reload or the next step of a budget.
+    """
     bench = Bench()
     slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, landing=Onset.IMMEDIATE)
 
     def age(throttle: Throttle, **scope: Any) -> float:
-        """Decide that both subflows have a cap, ten seconds later; return since when that is so."""
+        """Decide, ten seconds later, that both subflows have the cap. Return for how long they have had it."""
         bench.now += 10.0
         capped = []
         for each in (verdict(ONE), verdict(OTHER)):
@@ -304,12 +307,15 @@ def test_a_cap_is_as_old_as_its_rate() -> None:
 
 
 def test_a_cap_that_a_dry_run_named_is_as_old_as_its_enforcement() -> None:
-    """Defect: after a dry run, explain said of a cap that it had been there since the dry run."""
+    """Defect: after a dry run, explain said that a cap had been there since the dry run."""
     bench = Bench()
     verdicts = [verdict(ONE), verdict(ONE, direction=Direction.UP), verdict(OTHER, cap=False)]
 
     def ages(*, dry: bool) -> list[float]:
-        """Decide the same, ten seconds later; return since when caps down and up are so, and that there is none."""
+        """Decide the same ten seconds later.
+
+        Return how long the caps down and up, and the lack of a cap, have lasted.
+        """
         bench.now += 10.0
         bench.is_dry = dry
         bench.decide(7, *verdicts)
@@ -389,7 +395,7 @@ _decision = st.tuples(
 
 @given(st.lists(_decision, max_size=30))
 def test_who_is_on_a_path_and_under_a_cap_is_what_verdicts_say(decisions: list[tuple]) -> None:  # type: ignore[type-arg]
-    """Subflows move, lose caps, end, and come back, in connections of which each has ports of its own."""
+    """Subflows change their path, lose caps, end and come back. Each connection has ports of its own."""
     bench = Bench()
     for token, uploads, subflows in decisions:
         down = [(four_tuple("10.1.0.1", 10 * token + each), path, cap) for each, path, cap, _ in subflows]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The transitions of one planner: who is limited to what, and when a cap is in the plan."""
+"""Tests for the transitions of one planner: the limits of each subflow, and when a cap is in the plan."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_at_once_is_at_once() -> None:
 
 
 class Scene:
-    """A planner and its transitions over made-up sockets, all in full flight unless said otherwise."""
+    """A planner and its transitions with simulated sockets."""
 
     def __init__(self, *rules: Rule, obeys: bool = True) -> None:
         self.planner = soft_planner(*rules)
@@ -139,7 +139,7 @@ class Scene:
         self.hurried += limits.at_once
 
     def observe(self, asked: Iterable[FourTuple], now: float, read: float | None = None) -> None:
-        """*read*: when the sockets were read, if not now."""
+        """Sample the sockets *asked*. *read*: when the sockets were read, if not at *now*."""
         wanted = list(asked)
         read = now if read is None else read
         found = {each: sample for each in wanted if (sample := self.sample(each, read)) is not None}
@@ -182,7 +182,10 @@ def test_an_idle_subflow_is_capped_and_paced_at_once() -> None:
 
 @pytest.mark.parametrize("has_cap", [True, False])
 def test_a_subflow_rests_and_comes_back(has_cap: bool) -> None:
-    """With 0 the scheduler gives it nothing; idle as it then is, it is to take its limit at once."""
+    """With a limit of 0, the scheduler gives the subflow nothing.
+
+    Since it is then idle, a new limit must take effect at once.
+    """
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     awake = verdict(1, rule()) if has_cap else uncapped(1, rule())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tunnels under the policy: their daemon's answers become connections, and what is decided goes there alone."""
+"""Tests for tunnels under the policy: the tunnel daemon's answers become connections, and it gets the decisions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def udp(remote: str) -> FourTuple:
     return FourTuple(PROXY, PORT, ip_address(remote).packed, PORT)
 
 
-# The paths are what the daemon of the tunnels said last.
+# The tracker must have the paths of the daemon's last answer.
 
 paths = st.lists(
     st.fixed_dictionaries(
@@ -62,7 +62,7 @@ paths = st.lists(
 
 
 def numbered(name: str, paths: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """No two paths have the same number."""
+    """Return *paths* with unique ids."""
     return [each | {"id": 100 * each["id"] + 10 * each["number"] + len(name)} for each in paths]
 
 
@@ -116,7 +116,7 @@ def test_whatever_the_daemon_says_the_tracker_has_the_paths_of_its_last_answer(s
 def _lived(
     answer: dict[str, Any], before: dict[int, tuple[tuple[int, int], float]], now: float
 ) -> Iterator[tuple[int, tuple[tuple[int, int], float]]]:
-    """Yield of each path what it had carried, and when it lived last."""
+    """Yield for each path what it had carried, and when it was last alive."""
     for tunnel in answer["tunnels"][1:]:
         for path in tunnel["paths"]:
             if path["local_port"] == PORT:
@@ -135,7 +135,7 @@ def _shown(
                 yield udp(path["remote"])._replace(remote_port=path["remote_port"]), (tunnel["name"], path["number"])
 
 
-# The whole daemon.
+# The whole daemon
 
 
 def scenario(test: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]) -> Callable[[Path, pytest.MonkeyPatch], None]:
@@ -230,7 +230,7 @@ async def test_one_budget_counts_both_and_no_byte_from_before_nor_any_twice(
         + ("{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}}]\n"),
     )
     home = kernel.tunnels.tunnels["home"]
-    home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # long before
+    home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # Carried long before
 
     def used(scene: Scene) -> int:
         return sum(scene.engine.budget_stage.accounts.used.values())
@@ -255,7 +255,7 @@ async def test_one_budget_counts_both_and_no_byte_from_before_nor_any_twice(
 async def test_a_path_that_comes_back_after_it_was_forgotten_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: all that it had ever carried counted again."""
+    """Defect: all bytes that it had ever carried were counted again."""
     monkeypatch.setattr(budget, "FORGET_SECONDS", 0.0)
     kernel = with_tunnel()
     policy = PATHS + "rules: [{name: v, budget: {period: day, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}]\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When an upload under a cap gets too little because its other path has degraded: from made-up samples alone."""
+"""Tests for the guard on uploads, with simulated samples: an upload gets too little when its other path degrades."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ TICK = 0.1
 CAP = 5 * MBIT
 SHARED = ScopeKey("cap", Share.PATH, direction=Direction.UP)
 HEADERS = 0.94
-"""The payload in what is sent: a full cap brings so much of its rate."""
+"""Share of payload in the sent bytes. A full cap brings this part of its rate."""
 IN_FLIGHT = 400_000
-"""Bytes that were on the way over Wi-Fi when it failed."""
+"""Bytes in flight on Wi-Fi when it failed."""
 START = (1 << 64) - 5_000_000
-"""Data sequences begin anywhere; this one passes zero."""
+"""Data sequence numbers may begin anywhere. This one wraps."""
 
 
 @dataclass
 class Upload:
-    """One client's connection: what comes over Ethernet, capped, and over Wi-Fi."""
+    """One client's connection: capped data over Ethernet, and data over Wi-Fi."""
 
     number: int = 1
     ethernet: float = CAP * HEADERS
-    """Bits/s."""
+    """In bit/s."""
     wifi: float = 30 * MBIT * HEADERS
     cap: int = CAP
     client: int = 77
     owed: int = 0
-    """Bytes that Wi-Fi is to bring, below what came over Ethernet."""
+    """Bytes that are still missing from Wi-Fi, below the data that came over Ethernet."""
     received: dict[str, float] = field(default_factory=lambda: {"ethernet": 0.0, "wifi": 0.0})
     twice: float = 0.0
-    """Bytes of that which came before."""
+    """Bytes that were received twice."""
     sequence: dict[str, int] = field(default_factory=lambda: {"ethernet": START, "wifi": START})
 
     @property
@@ -65,7 +65,7 @@ class Upload:
             self.sequence["wifi"] = top - self.owed
 
     def send_again(self) -> None:
-        """The client sends over Ethernet what Wi-Fi owes, and some of what Wi-Fi brought already."""
+        """Send over Ethernet what Wi-Fi owes, and also some data that Wi-Fi has already brought."""
         again, self.owed = self.owed, 0
         self.received["ethernet"] += again + 100_000
         self.twice += 100_000
@@ -87,7 +87,7 @@ class Scene:
         self.detector = DegradationDetector(guard or Guard(), GuardCounters(), Direction.UP)
         self.now = 0.0
         self.changes: list[float] = []
-        """When caps were relaxed, or were no longer."""
+        """Times at which caps were relaxed or restored."""
         for each in uploads:
             caps: Mapping[FourTuple, Capped] = {each.ends["ethernet"]: Capped(scope, each.cap)}
             self.detector.watch(each.number, [each.ends["wifi"]], caps)
@@ -269,7 +269,7 @@ def test_what_ended_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("skew", [0.0, 1.0])
 def test_what_came_while_a_sweep_went_on_is_no_proof_of_a_degraded_path(skew: float) -> None:
-    """*skew*: seconds after Wi-Fi's socket at which Ethernet's was read."""
+    """*skew*: seconds between the readings of Wi-Fi's socket and, later, Ethernet's."""
     upload = Upload(wifi=10 * MBIT)
     scene = Scene(upload)
     scene.run(5)
@@ -284,7 +284,7 @@ def test_what_came_while_a_sweep_went_on_is_no_proof_of_a_degraded_path(skew: fl
 
 
 def test_a_path_is_silent_for_as_long_as_all_of_it_is_known_to_be() -> None:
-    """Two subflows of one connection over Wi-Fi: one brings data, the other, which a sweep reads later, none."""
+    """One connection has two subflows over Wi-Fi. One brings data. The other, read later by the sweep, brings none."""
     upload = Upload()
     second = four_tuple(3, upload.number)
     scene = Scene()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Caps on uploads: the class goes down in a ramp, and what sends little is capped at once."""
+"""Tests for caps on uploads: the class's rate falls in a ramp, and a client that sends little is capped at once."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from mptcp_throttler.shaping.plan import Planner
 
 UP = frozenset({Direction.UP})
 RAMP_SECONDS = 6.0
-"""Enough for a ramp to 5 Mbit/s that nothing holds up."""
+"""Seconds that suffice for a ramp to 5 Mbit/s if nothing delays it."""
 SIBLING = subflow(100)
-"""Of the same connection, without a cap."""
+"""Another subflow of the same connection, without a cap."""
 SIBLING_RATE = 20_000_000
 
 
@@ -43,14 +43,14 @@ def up(cap: Throttle) -> Rule:
 
 @dataclass
 class Scene:
-    """Subflows that send at some rate, bits/s, until their class says otherwise."""
+    """Subflows that send at their rates, in bit/s, until their class limits them."""
 
     rates: dict[FourTuple, int]
     cap: Throttle = field(default_factory=throttle)
     now: float = 0.0
     broken: bool = False
     lag: float | None = None
-    """Seconds by which the sibling's data are ahead; None without a sibling."""
+    """Seconds by which the sibling's data are ahead. None means that there is no sibling."""
     first_sequence: int = 0
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class Scene:
         self.planner.set_verdicts(1, verdicts, NOW)
 
     def run(self, seconds: float) -> list[int]:
-        """Go on; return the rates that the class had, where a subflow is sent to it."""
+        """Let time pass. Return the rates of the class during which it had an entry."""
         had = []
         for _ in range(round(seconds / STEP_SECONDS)):
             self.now += STEP_SECONDS
@@ -193,11 +193,11 @@ def test_a_ramp_is_no_cap_of_another_rule() -> None:
 
 CAP_1 = throttle(1_000_000)
 MOST = min(LAG_SECONDS, 8 * LAG_BYTES / SIBLING_RATE)
-"""Seconds of lag at which the rate is held, beside what an assignment takes."""
+"""Lag in seconds at which the rate is held, in addition to the time of one assignment."""
 
 
 def seconds_to(cap: Throttle, start: int = 90_000_000, lag: float | None = None) -> float:
-    """Return how long the ramp to a cap takes."""
+    """Return the duration of the ramp to a cap, in seconds."""
     scene = Scene({subflow(1): start}, cap, lag=lag)
     scene.judge()
     had = scene.run(MAX_RAMP_SECONDS + 1)
@@ -297,7 +297,8 @@ def test_a_rate_is_taken_over_the_time_between_the_moments_when_the_socket_was_r
     scene = Scene({subflow(1): 90_000_000})
     scene.judge()
     list(scene.transitions.step(3.0))
-    for read, now in ((1.0, 4.05), (3.5, 4.5), (4.6, 4.6)):  # a sweep before it came, one after, and a look-up
+    # A sweep that began before the subflow came, one after it, and a look-up
+    for read, now in ((1.0, 4.05), (3.5, 4.5), (4.6, 4.6)):
         scene.now = read
         scene.transitions.observe([subflow(1)], {subflow(1): scene.sample(subflow(1))._replace(read=read)}, now)
         list(scene.transitions.step(now))

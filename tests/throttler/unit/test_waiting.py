@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Waiting for an event: a cancellation that comes together with it is not lost."""
+"""Tests for waiting for an event: a cancellation at the same time is not lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The splitter in the kernel, packet by packet (BPF_PROG_TEST_RUN): it chooses as a model of it does."""
+"""Tests of the splitter's BPF program, one packet at a time (BPF_PROG_TEST_RUN). A model predicts its choices."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from mptcp_tunnel.settings import MODES
 pytestmark = pytest.mark.kernel
 MS: Final = 1_000_000
 REDIRECTED, DROPPED = 7, 2
-"""TC_ACT_REDIRECT, TC_ACT_SHOT."""
+"""The results TC_ACT_REDIRECT and TC_ACT_SHOT."""
 ETHERNET: Final = {4: bytes(12) + b"\x08\x00", 6: bytes(12) + b"\x86\xdd"}
 ADDRESSES: Final = {4: "10.0.0.{}", 6: "fd00::{}"}
 LIGHT, EXPEDITED, NO_ROOM = 300, 46, 1 << 62
 SUMMED = 4
-"""BPF_F_TEST_SKB_CHECKSUM_COMPLETE (linux/bpf.h), of Linux 6.17."""
+"""BPF_F_TEST_SKB_CHECKSUM_COMPLETE (linux/bpf.h), since Linux 6.17."""
 CB, COPY = 48, 0x4D540000
-"""Where cb is in struct __sk_buff (linux/bpf.h), and the tag of a copy."""
+"""Offset of cb in struct __sk_buff (linux/bpf.h), and the tag that marks a copied packet."""
 
 
 class RunOptions(ctypes.Structure):
@@ -61,7 +61,7 @@ class RunOptions(ctypes.Structure):
 
 
 class Queues(NamedTuple):
-    """What the splitter remembers of a tunnel."""
+    """The state that the splitter keeps for a tunnel."""
 
     sequence: int
     clock: int
@@ -69,7 +69,7 @@ class Queues(NamedTuple):
 
 
 class Kernel:
-    """The loaded programs, attached to nothing."""
+    """The loaded programs, not attached to any interface."""
 
     def __init__(self, programs: Programs) -> None:
         self.programs, self.bpf = programs, Bpf()
@@ -86,9 +86,10 @@ class Kernel:
         return Queues(sequence, clock, [each[0] for each in paths])
 
     def run(self, program: str, frame: bytes, tag: int = 0, summed: bool = False) -> tuple[int, bytes]:
-        """Give a program a frame, with *tag* in cb[1]; return what it says and what it made of it.
+        """Run a program on a frame, with *tag* in cb[1]. Return its result and the changed frame.
 
-        *summed*: as from a device that has summed the packet; a sum that is wrong after it is refused.
+        *summed*: the frame comes from a device that has computed its checksum. If the checksum is wrong afterwards, the
+        kernel refuses the frame.
         """
         out, context = ctypes.create_string_buffer(2048), bytes(CB + 4) + struct.pack("=I", tag) + bytes(12)
         run = RunOptions(ctypes.sizeof(RunOptions), frame, ctypes.addressof(out), len(frame), len(out), context)
@@ -111,7 +112,7 @@ def kernel() -> Iterator[Kernel]:
 
 
 def ends(version: int, number: int, port: int) -> Ends:
-    """Return the ends of a flow: of path *number*, or 0 as the tunnel program sees them."""
+    """Return the ends of a flow on path *number*, or with 0 the ends that the tunnel program uses."""
     near, far = (ip_address(ADDRESSES[version].format(each)) for each in (2 * number + 1, 2 * number + 2))
     return Ends(End(near, 51820), End(far, port))
 
@@ -121,7 +122,7 @@ class Frame(NamedTuple):
     service: int = 0
     """DSCP and ECN."""
     is_copy_of: int | None = None
-    """The path of the first one."""
+    """The path that carries the original, if this frame is a copy."""
     may_be_fragmented: bool = False
 
     @property
@@ -129,7 +130,7 @@ class Frame(NamedTuple):
         return self.size < LIGHT or self.service >> 2 == EXPEDITED
 
     def packed(self, flow: Ends, number: int = 0) -> bytes:
-        """Return the frame, with its *number*."""
+        """Return the frame as bytes, with sequence *number* in its IP header."""
         version = flow.local.address.version
         packet = bytearray(packet_of(flow, bytes(self.size - (14 + 28 if version == 4 else 14 + 48))))
         if version == 4:
@@ -144,7 +145,10 @@ class Frame(NamedTuple):
 
 
 def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int, told: int) -> int | None:
-    """Return by which path a frame goes at *now*, None if it is dropped; *told*: when the queues of *paths* stood."""
+    """Return the path for a frame at *now*, or None if it is dropped.
+
+    *told*: when the queue lengths of *paths* were valid.
+    """
     size = frame.size
     costs = dict[int, float]()
     for index, path in enumerate(paths):
@@ -170,7 +174,7 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
 
 
 def took(split: Split, index: int, path: PathState, size: int) -> int:
-    """Return by how much a frame makes the path's queue longer."""
+    """Return the time by which a frame lengthens the path's queue."""
     share = split.share(index)
     return size * round((8e9 / path.rate if share is None else 1 / share) * 1024) >> 10
 
@@ -229,7 +233,7 @@ def one_packet(
     packet = parsed_packet(out[14:])
     assert result == REDIRECTED
     assert packet is not None
-    taken = Ends(packet.ends.remote, packet.ends.local)  # it was parsed as by its receiver
+    taken = Ends(packet.ends.remote, packet.ends.local)  # The packet was parsed as its receiver sees it
     path = [each.outside for each in paths].index(taken)
     assert path in possible
     queued, weighs = took(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS
@@ -271,7 +275,7 @@ def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_what_comes_before_the_daemon_has_told_where_it_goes_is_dropped(kernel: Kernel, version: int) -> None:
-    """Defect: it went to port 0 of the address 0.0.0.0."""
+    """Defect: the packet was sent to port 0 of the address 0.0.0.0."""
     outside, inside = ends(version, 1, 4501), ends(version, 0, 51820)
     came = Frame(1000).packed(Ends(outside.remote, outside.local), 7)
     kernel.programs.set_outside({outside: (version, 3)})
@@ -283,7 +287,7 @@ def test_what_comes_before_the_daemon_has_told_where_it_goes_is_dropped(kernel: 
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_the_sum_of_a_packet_that_the_device_has_made_is_right_after_it(kernel: Kernel, version: int) -> None:
-    """Defect: of IPv6 it was not, which the kernel takes for a fault of the device."""
+    """Defect: for IPv6 it was wrong, and the kernel attributed this to the device."""
     inside, outside = ends(version, 5, 51820), ends(version, 6, 4500)
     path = PathState(outside, 100, ip_address(ADDRESSES[version].format(200)))
     kernel.programs.set_tunnel(5, inside, [path], Split())
@@ -295,7 +299,7 @@ def test_the_sum_of_a_packet_that_the_device_has_made_is_right_after_it(kernel: 
 
 
 def test_paths_that_swap_their_addresses_lose_none(kernel: Kernel) -> None:
-    """Defect: what the second one had left was what the first one had got."""
+    """Defect: forgetting the second path's old address deleted the entry that the first path had just got."""
     tunnel = 9
     first, second = (ends(4, number, 4590) for number in (11, 12))
     kernel.programs.set_tunnel(tunnel, ends(4, 13, 51820), [], Split())

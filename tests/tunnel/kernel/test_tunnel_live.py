@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Both daemons on the real kernel: a UDP program at each end that knows nothing of them."""
+"""Tests with both daemons on the real kernel. At each end runs a UDP program that does not know of the tunnel."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from mptcp_tunnel.model import Ends as UdpEnds
 pytestmark = pytest.mark.kernel
 PORT = 51820
 TUNSETIFF, IFF_TUN_WITHOUT_INFO = 0x400454CA, 0x1001
-"""linux/if_tun.h"""
+"""From linux/if_tun.h."""
 UNIT = Path(__file__).parents[3] / "systemd/mptcp-tunnel.service"
 (LEFT,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
 CAPABILITIES = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in LEFT.split())])
-"""Those that the unit leaves."""
+"""The capabilities that the unit leaves."""
 UDP_SEGMENT = 103
 SO_RCVBUFFORCE = 33
 FAMILIES = ("-4", "-6")
@@ -61,16 +61,16 @@ with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as server:
 
 
 class Site:
-    """Two nodes with two links between them; a relay here, a proxy there."""
+    """Two nodes with two links between them: a relay, on which the test's program runs, and a proxy."""
 
     def __init__(self, relay: LiveNode, proxy: LiveNode) -> None:
         self.relay, self.proxy = relay, proxy
         self.version = 4
-        """By which the relay comes."""
+        """The IP version that the relay uses."""
         self.key = relay.write("tunnel.key", "k" * 32)
         self.key.chmod(0o600)
         self.split = ""
-        """How the relay splits its packets: a line of its file."""
+        """A line of the relay's file that configures how the relay splits its packets."""
         self.sockets = {node.name: node.directory / f"{node.name}-tunnel.sock" for node in (relay, proxy)}
 
     def settings(self, node: LiveNode) -> Path:
@@ -101,12 +101,12 @@ class Site:
             return False
 
     def queued(self, node: LiveNode) -> int:
-        """Return how many packets the resequencer got there."""
+        """Return how many packets the resequencer on *node* has received."""
         return int(node.run(["cat", QUEUES]).stdout.split()[7])
 
     @contextmanager
     def numbers(self, node: LiveNode) -> Iterator[set[int]]:
-        """Have the numbers of the packets that come by the paths meanwhile."""
+        """Collect the sequence numbers of the packets that arrive by the paths until the block ends."""
         found = set[int]()
         with node.entered():
             taps = [socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0) for _ in range(2)]
@@ -127,7 +127,7 @@ class Site:
         return [each["alive"] for each in self.paths(node)]
 
     def exchange(self, count: int) -> int:
-        """Have the program here send so many packets, twenty at once; return how many came back, each once."""
+        """Send *count* packets from the relay's program, twenty at once. Return how many different ones came back."""
         came = set()
         family = socket.AF_INET if self.version == 4 else socket.AF_INET6
         with self.relay.entered(), socket.socket(family, socket.SOCK_DGRAM) as client:
@@ -143,8 +143,10 @@ class Site:
 
 
 def sides(number: int, host: int = 1) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
-    """Return the addresses of a link: the relay's, which ends in *host*, and the proxy's, with their length; of each
-    IP version."""
+    """Return the addresses of link *number* for each IP version.
+
+    They are the relay's, whose last part is *host*, the proxy's, and the prefix length.
+    """
     return (
         (f"10.93.{number}.{host}", f"10.93.{number}.2", 24),
         (f"fd00:93:{number}::{host}", f"fd00:93:{number}::2", 64),
@@ -152,10 +154,10 @@ def sides(number: int, host: int = 1) -> tuple[tuple[str, str, int], tuple[str, 
 
 
 def link(relay: LiveNode, proxy: LiveNode, number: int, host: int = 1) -> None:
-    """Have a link of that number between both, with the relay's addresses ending in *host*."""
+    """Make link *number* between both nodes. The relay's addresses end in *host*."""
     relay.run(["ip", "link", "add", f"u{number}", "type", "veth", "peer", f"u{number}", "netns", proxy.namespace])
     for node, side in ((relay, 0), (proxy, 1)):
-        # No address comes later, by itself.
+        # Without addrgenmode none, the kernel would add a link-local address later.
         node.run(["ip", "link", "set", f"u{number}", "up", "addrgenmode", "none"])
         for each in sides(number, host):
             node.run(["ip", "addr", "add", f"{each[side]}/{each[2]}", "dev", f"u{number}", "nodad"])
@@ -200,7 +202,7 @@ def daemons(site: Site) -> Iterator[tuple[Process, Process]]:
 
 @contextmanager
 def both(site: Site) -> Iterator[tuple[Process, Process]]:
-    """Both daemons, and the programs that they serve."""
+    """Run both daemons, and wait until the programs reach each other through the tunnel."""
     with daemons(site) as processes:
         wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
         yield processes
@@ -232,7 +234,7 @@ def test_killed_daemons_leave_the_tunnel_and_their_successors_nothing(site: Site
         site.exchange(20)
         relay.kill()
         proxy.kill()
-        # What the resequencers hold when they end is lost with them.
+        # The packets that the resequencers hold when they end are lost.
         wait_until(lambda: site.exchange(20) == 20, "no packet waits for a resequencer")
         assert site.exchange(200) >= 195, "the programs go on with what they were told"
         with both(site):
@@ -242,7 +244,7 @@ def test_killed_daemons_leave_the_tunnel_and_their_successors_nothing(site: Site
 
 
 def test_a_second_daemon_touches_nothing(site: Site) -> None:
-    """Defect: it removed the device of the first one, and took its status socket."""
+    """Defect: the second daemon removed the first one's device, and took its status socket."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
         before = kernel_state(site.relay)
         settings = site.settings(site.relay)
@@ -261,7 +263,7 @@ def test_a_second_daemon_touches_nothing(site: Site) -> None:
 
 
 def test_what_others_remove_is_put_back(site: Site) -> None:
-    """As systemd-networkd does with rules that it does not know, and a firewall that is loaded anew with tables."""
+    """systemd-networkd removes rules that it does not know, and a firewall that is reloaded removes all tables."""
     states = [kernel_state(node) for node in (site.relay, site.proxy)]
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
         before = kernel_state(site.relay)
@@ -292,7 +294,10 @@ def test_a_path_that_is_silent_is_left_and_comes_back(site: Site) -> None:
 
 
 def test_a_dead_path_is_not_used_though_nothing_is_heard_of_the_other(site: Site) -> None:
-    """Defect: where the relay's daemon was gone, the proxy's told the programs no more; after 5 s they used all."""
+    """Defect: when the relay's daemon had died, the proxy's daemon no longer updated its BPF programs.
+
+    After 5 s these used all paths.
+    """
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (relay, _), site.proxy.link_down("u1"):
         wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "it is silent")
         relay.kill()
@@ -305,7 +310,7 @@ def test_a_dead_path_is_not_used_though_nothing_is_heard_of_the_other(site: Site
 
 
 def test_an_uplink_goes_and_comes_back_as_another_device(site: Site) -> None:
-    """With another address at the relay; at the proxy, too, it is another device."""
+    """The relay gets a new address on it, and at the proxy it is also a new device."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
         site.exchange(20)
         unlink(site.relay, 1)
@@ -322,18 +327,19 @@ def test_an_uplink_goes_and_comes_back_as_another_device(site: Site) -> None:
             "both carry something",
         )
         unlink(site.relay, 1, host=7)
-        link(site.relay, site.proxy, 1)  # as the fixture has it
+        link(site.relay, site.proxy, 1)  # Restore the link as the fixture made it
 
 
 def test_a_proxy_follows_a_change_of_its_gateway(site: Site) -> None:
-    """Defect: it asked for the way to a relay only when the relay moved."""
+    """Defect: the proxy's daemon looked up the route to a relay only when the relay's address changed."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
-        # Neither end asks, for who asks says where he is.
+        # The ARP entries are permanent, because a node that asks by ARP would reveal its own address.
         for node, other, neighbour in ((site.proxy, site.relay, "10.93.1.9"), (site.relay, site.proxy, "10.93.1.2")):
             address = other.run(["cat", "/sys/class/net/u1/address"]).stdout.strip()
             node.run(["ip", "neigh", "replace", neighbour, "dev", "u1", "nud", "permanent", "lladdr", address])
         site.proxy.run(["ip", "route", "add", "10.93.1.1", "via", "10.93.1.9", "dev", "u1"])
-        site.relay.run(["sysctl", "-q", "net.ipv4.conf.u1.arp_ignore=8"])  # nobody says where the old one is
+        # Nobody answers ARP requests for the old gateway
+        site.relay.run(["sysctl", "-q", "net.ipv4.conf.u1.arp_ignore=8"])
         site.proxy.run(["ip", "neigh", "flush", "to", "10.93.1.1"])
 
         def both_carry() -> bool:
@@ -351,7 +357,10 @@ def test_a_proxy_follows_a_change_of_its_gateway(site: Site) -> None:
 
 @contextmanager
 def bare_ip_link(site: Site) -> Iterator[None]:
-    """Have u1 without an Ethernet header, as PPP and many mobile modems are: two TUN devices, and a thread between."""
+    """Replace u1 by a link without Ethernet header, as with PPP and many mobile modems.
+
+    It consists of two TUN devices, and a thread that copies packets between them.
+    """
     with ExitStack() as scope:
         files = []
         for node, address in ((site.relay, "10.93.1.1"), (site.proxy, "10.93.1.2")):
@@ -386,11 +395,11 @@ def test_an_uplink_without_an_ethernet_header(site: Site) -> None:
         assert site.exchange(500) >= 495
         for node in (site.relay, site.proxy):
             wait_until(lambda: min(each["packets_received"] for each in site.paths(node)) > 100, "both bring something")  # noqa: B023
-    link(site.relay, site.proxy, 1)  # as the fixture has it
+    link(site.relay, site.proxy, 1)  # Restore the link as the fixture made it
 
 
 def test_a_relay_that_comes_by_the_other_ip_version_is_followed(site: Site) -> None:
-    """Defect: the program at the proxy had the far end of the first one, to which nothing led any more."""
+    """Defect: the program at the proxy kept the first address of the relay's program, which no longer led anywhere."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), site.daemon(site.proxy) as proxy:
         wait_until(partial(site.answers, site.proxy), "the proxy's daemon answers", process=proxy)
         for site.version in (4, 6, 4):
@@ -419,7 +428,10 @@ def test_a_relay_that_comes_by_the_other_ip_version_is_followed(site: Site) -> N
 
 
 def test_a_backlog_of_messages_is_not_answered(site: Site) -> None:
-    """Defect: after a stall the answers came to old probes for as long as the backlog was, and paths seemed dead."""
+    """Defect: after a stall, the daemon answered all queued old probes first.
+
+    The paths seemed dead as long as that took.
+    """
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site) as (_, proxy):
         with site.proxy.entered(), closing(Receiver("u0")) as tap:
             while not (waited := tap.read(1)):
@@ -433,7 +445,7 @@ def test_a_backlog_of_messages_is_not_answered(site: Site) -> None:
             proxy.signal(signal.SIGSTOP)
             for _ in range(50):
                 copier.sendto(payload, (PEER, PORT))
-            time.sleep(1)  # so long do they wait, at least
+            time.sleep(1)  # The messages wait at least this long
             wait_until(lambda: site.alive(site.relay) == [False, False], "the relay says that it hears nobody")
             proxy.signal(signal.SIGCONT)
             wait_until(lambda: site.alive(site.relay) == [True, True], "the paths live")
@@ -461,7 +473,7 @@ def test_messages_leave_in_any_class_and_are_not_taken_for_what_comes(site: Site
 
 
 def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
-    """Of a wrong key, true ones from another address and in a victim's name, and plain nonsense."""
+    """Send messages with a wrong key, copies from another address and in a victim's name, and random bytes."""
     victim, attacker = End(ip_address("10.93.0.77"), 99), ("10.93.0.1", 6666)
     to = End(ip_address(PEER), PORT)
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), both(site):
@@ -506,7 +518,7 @@ def test_forged_and_repeated_messages_move_nothing(site: Site) -> None:
 
 
 def wireguard(node: LiveNode, private: str, public: str, address: str, more: str = "") -> Any:
-    """Have WireGuard run, as the program that a tunnel is for."""
+    """Run WireGuard as the program that uses the tunnel."""
     text = f"[Interface]\nPrivateKey = {private}\nListenPort = {PORT}\n"
     text += f"[Peer]\nPublicKey = {public}\nAllowedIPs = 10.99.0.0/24\n{more}"
     settings = node.write(f"{node.name}-wireguard.conf", text)
@@ -515,14 +527,14 @@ def wireguard(node: LiveNode, private: str, public: str, address: str, more: str
         f"ip addr add {address}/24 dev wg0",
         "ip link set wg0 up mtu 1380",
     )
-    # It has a socket in /var/run, of the same name for both.
+    # WireGuard makes a socket in /var/run, with the same name on both nodes.
     script = f"mount -t tmpfs none /var/run; ({' && '.join(steps)}) & exec wireguard-go --foreground wg0"
     in_userspace = "WG_I_PREFER_BUGGY_USERSPACE_TO_POLISHED_KMOD=1"
     return node.running(["unshare", "--mount", "env", in_userspace, "sh", "-c", script])
 
 
 def test_wireguard_loses_a_path_in_a_download(site: Site) -> None:
-    """It is as it comes; what arrives through it is what was sent."""
+    """WireGuard is not modified. The client must receive exactly the data that were sent."""
     keys = [subprocess.run(["wg", "genkey"], text=True, capture_output=True, check=True).stdout for _ in range(2)]
     public = [
         subprocess.run(["wg", "pubkey"], input=key, text=True, capture_output=True, check=True).stdout for key in keys
@@ -560,7 +572,7 @@ def read(client: socket.socket, least: int) -> bytes:
 
 @contextmanager
 def program(node: LiveNode) -> Iterator[socket.socket]:
-    """A tunnel program's socket."""
+    """Open the UDP socket of a program that uses the tunnel."""
     with node.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
         bound.bind(("0.0.0.0", PORT))
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
@@ -569,7 +581,7 @@ def program(node: LiveNode) -> Iterator[socket.socket]:
 
 
 def received(program: socket.socket, count: int) -> list[bytes]:
-    """Return what comes, *count* packets if there are as many."""
+    """Return the packets that arrive, up to *count*."""
     found = list[bytes]()
     with suppress(TimeoutError):
         while len(found) < count:
@@ -578,13 +590,16 @@ def received(program: socket.socket, count: int) -> list[bytes]:
 
 
 def sent(site: Site) -> list[int]:
-    """Return how many packets the relay has sent by each path, as its daemon has counted them."""
+    """Return the number of packets that the relay has sent by each path, according to its daemon."""
     return [each["packets_sent"] for each in site.paths(site.relay)]
 
 
 @contextmanager
 def split(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both daemons, with that line in the relay's file; the programs here and there."""
+    """Run both daemons with *line* in the relay's file.
+
+    Yields the sockets of the programs at the relay and the proxy.
+    """
     site.split = line
     with daemons(site), program(site.relay) as here, program(site.proxy) as there:
 
@@ -593,12 +608,12 @@ def split(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]
             return bool(received(there, 1))
 
         wait_until(reaches, "the programs reach each other")
-        received(there, 100)  # copies
+        received(there, 100)  # Discard copies
         yield here, there
 
 
 def test_bundles_are_taken_apart_and_use_both_paths(site: Site) -> None:
-    """UDP GSO, as wireguard-go has it; over uplinks that compute no checksums, so that wrong ones are seen."""
+    """UDP GSO, which wireguard-go uses. The uplinks compute no checksums, so that wrong ones are noticed."""
     for number in range(2):
         site.relay.run(["ethtool", "-K", f"u{number}", "tx", "off"])
     packets = [number.to_bytes(4, "big") * 250 for number in range(400)]

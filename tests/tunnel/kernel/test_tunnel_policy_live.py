@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler's policy on a tunnel: one path's packets leave in the class of its cap, and go on when it is gone."""
+"""Tests for the throttler's policy on a tunnel: the packets of one path go through the class of its cap."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ while True:
     if data == b"flood":
         threading.Thread(target=flood, args=(address,), daemon=True).start()
 """
-"""Sends 8 Mbit/s to whoever says "flood", and all back that it is sent."""
+"""Returns each packet to its sender. After a packet "flood", it also sends 8 Mbit/s to that sender."""
 POLICY = """\
 version: 1
 paths:
@@ -73,13 +73,13 @@ def config(node: LiveNode, tunnels: Path, backend: str) -> Path:
 
 
 def passed(node: LiveNode, interface: str) -> dict[str, int]:
-    """Return the bytes of each class on an interface."""
+    """Return the bytes that passed each class of an interface."""
     shown = node.run(["tc", "-s", "class", "show", "dev", interface]).stdout
     return {each: int(octets) for each, octets in re.findall(r"class htb (\S+).*\n Sent (\d+)", shown)}
 
 
 def rate(counted: Callable[[], int], least: int) -> float:
-    """Return the bits/s of what is counted, over at least so many bytes."""
+    """Return the rate of a byte counter in bit/s, measured over at least *least* bytes."""
     began, first = time.monotonic(), counted()
     wait_until(lambda: counted() - first >= least, f"{least} bytes pass", timeout=60)
     return 8 * (counted() - first) / (time.monotonic() - began)
@@ -87,7 +87,7 @@ def rate(counted: Callable[[], int], least: int) -> float:
 
 @contextmanager
 def flooded(tunnel: live.Site) -> Iterator[None]:
-    """Have the program at the proxy send."""
+    """Make the program at the proxy send data until the block ends."""
     with tunnel.relay.entered():
         client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with client:

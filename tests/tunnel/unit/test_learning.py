@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is learned of a path by messages: its rate from what is delivered, without acknowledgements."""
+"""Tests for the estimates of a path: its rate from reports of delivered bytes, its delay, loss and silence."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ MS = SECOND // 1000
 
 
 class Link:
-    """A path with a queue of 50 ms, which a splitter fills by the rate that is assumed."""
+    """A simulated path with a queue of 50 ms. The splitter fills it at the estimated rate."""
 
     def __init__(self, rate: float, delay: int = 10 * MS) -> None:
         self.rate, self.delay = rate, delay
         self.estimator = PathEstimator()
         self.now, self.queued, self.delivered, self.dispatched = SECOND, 0.0, 0.0, 0.0
         self.lost = 0.0
-        """Share of what is sent, before the queue."""
+        """Share of the sent bytes that are lost before the queue."""
         self.others = 0.0
-        """What others send on the path, bits/s."""
-        self.run(0.5, load=0.0)  # the first probes find the path idle
+        """Load of other senders on the path, in bit/s."""
+        self.run(0.5, load=0.0)  # The first probes find the path idle
 
     def run(self, seconds: float, load: float = 1.0) -> float:
-        """Send *load* of the assumed rate for so long; return the mean of that rate in the last half."""
+        """Send *load* times the estimated rate for *seconds*. Return the mean of that rate in the last half."""
         seen = []
         for _ in range(round(seconds * SECOND / STEP)):
             self.now += STEP
@@ -50,7 +50,7 @@ def test_the_rate_of_a_path_is_found(rate: float) -> None:
 
 
 def test_a_fast_path_is_found_soon_and_is_known_to_be_full_then() -> None:
-    """Defect: it took as many seconds as a page takes."""
+    """Defect: the search took several seconds, as long as loading a web page."""
     link = Link(100e6)
     assert not link.estimator.full
     assert link.run(2) > 80e6
@@ -88,7 +88,7 @@ def test_a_path_that_carries_little_keeps_its_rate() -> None:
 
 
 def test_a_queue_of_others_does_not_take_the_rate_of_a_path_that_carries_little() -> None:
-    """Defect: at the end of a download its queue stood a moment longer, and the rate fell to the least there is."""
+    """Defect: at the end of a download the queue stood a moment longer, and the rate fell to the minimum."""
     link = Link(10e6)
     link.run(5)
     link.others = 9.9e6
@@ -118,7 +118,7 @@ def test_a_path_is_silent_after_a_while() -> None:
 
 
 def test_an_old_message_that_is_told_of_again_shows_no_life() -> None:
-    """Defect: a path whose way to the other end was dead lived on by what came back."""
+    """Defect: a path that was dead towards the other end counted as alive, because messages still came back."""
     estimator = PathEstimator()
     for time in range(1, 40):
         estimator.observe(Sample(time * STEP, STEP // 2, STEP, time * STEP, 0, 0))
@@ -144,7 +144,7 @@ def test_the_least_delay_is_of_the_last_while() -> None:
 
 
 def test_a_path_that_is_full_keeps_a_short_queue() -> None:
-    """Defect: rates that rose past what a path carries made queues of 30 ms, and a call waited for them."""
+    """Defect: rates above the capacity of a path made queues of 30 ms, which delayed calls."""
     link = Link(10e6)
     link.run(5)
     queues = []

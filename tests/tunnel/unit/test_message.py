@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Probes and answers on the wire: only the right key makes one that counts."""
+"""Tests for probes and answers on the wire: only a message with the right key is accepted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_changed_byte_makes_it_nobodys(message: Message, data: st.DataObject) 
 
 @st.composite
 def payloads(draw: st.DrawFn) -> bytes:
-    """Bytes that begin as a message of ours may, with or without the right code."""
+    """Draw bytes that begin like a message, with or without the right authentication code."""
     begin = bytes([MAGIC, draw(st.sampled_from([VERSION, VERSION + 1])), draw(st.integers(0, 3))])
     size = draw(st.sampled_from([SIZE - 17, SIZE - 16, LARGEST - 16, LARGEST - 15]) | st.integers(0, 2 * SIZE))
     body = (begin + draw(st.binary()) + KEY.identifier * LARGEST)[:size]
@@ -54,7 +54,7 @@ def payloads(draw: st.DrawFn) -> bytes:
 
 @given(payloads())
 def test_any_bytes_are_read(payload: bytes) -> None:
-    """Whatever has the right code is a message, or of a kind that is not known; all else is nobody's."""
+    """Bytes with the right code are a message, unless their kind is unknown. All others are rejected."""
     sender = sender_of(payload)
     assert (sender is not None) == (SIZE <= len(payload) <= LARGEST and payload[:2] == bytes([MAGIC, VERSION]))
     if sender is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""In which order packets are released: the C code of the resequencer, against what must hold of any order."""
+"""Tests for the resequencer's C code: the order in which it releases packets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 class Order:
-    """One, and what it released."""
+    """A resequencer's order, and the packets that it has released."""
 
     def __init__(self, library: ctypes.CDLL, patience: int = PATIENCE) -> None:
         self._library = library
@@ -132,7 +132,7 @@ def test_a_number_far_ahead_begins_anew(order: Order) -> None:
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], bool]:
-    """Packets by 2 or 3 paths, each of which keeps its order and has a delay of its own: number, path, time."""
+    """Draw packets on 2 or 3 paths as number, path and time. Each path has its own delay and keeps the order."""
     delays = draw(st.lists(st.integers(0, 40), min_size=2, max_size=3))
     lossy = draw(st.booleans())
     begin = draw(st.sampled_from([0, 65_500]))
@@ -151,7 +151,7 @@ def test_each_is_released_once_and_in_order_where_nothing_is_lost(
     came, lossy = drawn
     order = Order(library)
     held_since: dict[int, int] = {}
-    # All paths are known: each carried something before.
+    # Each path has carried a packet before, so that all paths are known.
     for path in range(3):
         order.take((came[0][0] if came else 0) - 3 + path, path, MS)
     first = min((number for number, _, _ in came), default=0)

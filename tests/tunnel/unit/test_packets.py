@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages as packets, against Scapy's reading of them."""
+"""Tests for UDP packets that carry messages, in comparison with Scapy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS = st.one_of(
 def test_a_packet_is_what_its_receiver_reads(ends: Ends, payload: bytes) -> None:
     packet = bytearray(packet_of(ends, payload))
     if packet[0] >> 4 == 4:
-        packet[2:4] = len(packet).to_bytes(2, "big")  # as the kernel fills it in
+        packet[2:4] = len(packet).to_bytes(2, "big")  # The kernel fills in this field
     received = parsed_packet(bytes(packet))
     assert received is not None
     assert received.payload == payload
@@ -48,12 +48,12 @@ def test_scapy_finds_the_checksum_right(version: int, size: int) -> None:
 
 
 def damaged() -> Iterator[bytes]:
-    """Yield packets of ours of which a byte of the headers is another, or that are cut, or longer."""
+    """Yield packets with one changed byte in their headers, and packets that are truncated or too long."""
     for addresses in (("192.0.2.1", "203.0.113.5"), ("2001:db8::1", "2001:db8::5")):
         packet = bytearray(packet_of(Ends(*(End(ip_address(each), 4000) for each in addresses)), bytes(30)))
         if packet[0] >> 4 == 4:
             packet[2:4] = packet[4:6] = len(packet).to_bytes(2, "big")
-            yield b"\x40" + bytes(packet[1:])  # the length of no header
+            yield b"\x40" + bytes(packet[1:])  # A header length that is too short
         for at in range(48):
             for value in (0, 1, 0x20, 0x41, 0x46, 0x50, 0x60, 0xFF):
                 yield bytes(packet[:at] + bytes([value]) + packet[at + 1 :])

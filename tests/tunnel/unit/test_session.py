@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What both ends of a tunnel believe: nothing that is sent again, in another's name, or out of order."""
+"""Tests for the sessions at both ends of a tunnel: replayed, forged or reordered messages must not change a path."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MS = SECOND // 1000
 
 
 class Ends:
-    """A relay and a proxy with one path of 20 ms there and 30 ms back, whose clocks differ."""
+    """A relay and a proxy whose clocks differ, with one path: 20 ms to the proxy and 30 ms back."""
 
     def __init__(self) -> None:
         self.relay = Session(Kind.PROBE, [PROXY], b"r" * 16)
         self.proxy = Session(Kind.ANSWER, [None], b"p" * 16)
         self.now = 10 * SECOND
         self.ahead = 5000 * SECOND
-        """Of the proxy's clock."""
+        """Nanoseconds by which the proxy's clock is ahead."""
 
     def probe(self) -> Message:
         self.now += IDLE_PROBE
@@ -38,7 +38,7 @@ class Ends:
         return self.proxy.receive(message, source, self.now + self.ahead + after)
 
     def exchange(self, source: End = RELAY) -> bool:
-        """Have a probe answered; return whether the proxy has another address for the path since."""
+        """Send a probe and its answer. Return whether the proxy changed its address for the path."""
         answer, moved = self.at_proxy(self.probe(), source)
         assert answer is not None
         assert self.relay.receive(answer, PROXY, self.now + 50 * MS) == (None, False)
@@ -66,7 +66,7 @@ def test_a_relay_whose_address_changed_is_followed() -> None:
 
 
 def test_what_is_sent_again_moves_nothing() -> None:
-    """Defect looked for: who copies a probe and is faster than it redirects half a tunnel to a victim."""
+    """Attack guarded against: copies that arrive before the originals redirect half of a tunnel to a victim."""
     ends = Ends()
     for _ in range(3):
         ends.exchange()
@@ -116,7 +116,10 @@ def test_a_tunnel_that_carries_something_is_probed_often() -> None:
 
 
 def test_no_path_is_taken_to_be_silent_when_the_tunnel_wakes() -> None:
-    """Defect: it was probed each second until then, and had to be heard within 0.3 s at once."""
+    """Defect: a path was declared silent at once.
+
+    The tunnel had been probed once a second, and from its waking on the path had to be heard within 0.3 s.
+    """
     ends = Ends()
     for _ in range(3):
         ends.exchange()
@@ -128,13 +131,13 @@ def test_no_path_is_taken_to_be_silent_when_the_tunnel_wakes() -> None:
 
 
 class TwoPaths:
-    """A relay and a proxy with two paths, of 10 ms there and 20 back, and of 40 and 90."""
+    """A relay and a proxy with two paths: 10 ms to the proxy and 20 ms back, and 40 ms and 90 ms."""
 
     def __init__(self) -> None:
         self.relay = Session(Kind.PROBE, [PROXY] * 2, b"r" * 16)
         self.proxy = Session(Kind.ANSWER, [None] * 2, b"p" * 16)
         self.now, self.ahead = 10_000 * SECOND, -3 * SECOND
-        """The relay's clock, and by how much the proxy's is ahead."""
+        """The relay's clock, and the lead of the proxy's clock, in nanoseconds."""
         self.dead: set[int] = set()
 
     def exchange(self) -> None:
@@ -149,14 +152,14 @@ class TwoPaths:
                 self.relay.receive(answer, PROXY, self.now + (there + back) * MS)
 
     def differences(self) -> list[int]:
-        """Return those of both directions and the patience at both ends, ms."""
+        """Return the differences of delay in both directions, and the patience at both ends, in ms."""
         there, back = self.now + 200 * MS, self.now + self.ahead + 200 * MS
         found = [*self.relay.delays(there), *self.proxy.delays(back), self.relay.patience(there)]
         return [each // MS for each in (*found, self.proxy.patience(back))]
 
 
 def test_a_path_that_was_dead_before_the_others_fell_silent_is_not_used() -> None:
-    """Defect: with every path silent, as in a pause of the other end's daemon, packets went by the dead one, too."""
+    """Defect: if every path was silent, as in a pause of the other daemon, packets were sent on the dead one, too."""
     paths, there = TwoPaths(), [True, True]
     assert paths.relay.used(paths.now, there) == [True, True], "nobody was ever heard"
     for _ in range(4):
@@ -192,7 +195,7 @@ def test_differences_of_delays_are_found_though_the_clocks_differ() -> None:
 
 
 def test_a_path_that_is_dead_for_long_has_no_delay() -> None:
-    """Defect: packets waited for as long as a path was late that carried nothing any more."""
+    """Defect: packets waited for the delay of a path that no longer carried anything."""
     paths = TwoPaths()
     for _ in range(4):
         paths.exchange()
@@ -204,7 +207,7 @@ def test_a_path_that_is_dead_for_long_has_no_delay() -> None:
 
 @pytest.mark.parametrize("host", ["relay", "proxy"])
 def test_a_host_that_began_anew_is_believed_and_its_delays_are_learned_anew(host: str) -> None:
-    """Defect: its clock began anew, and for 30 s every message seemed to be late, or to come before its time."""
+    """Defect: its clock began anew, and for 30 s every message seemed late or early."""
     paths = TwoPaths()
     for _ in range(4):
         paths.exchange()
@@ -215,7 +218,7 @@ def test_a_host_that_began_anew_is_believed_and_its_delays_are_learned_anew(host
         paths.proxy = Session(Kind.ANSWER, [None] * 2, b"q" * 16)
         paths.ahead = 40 * SECOND - paths.now
     for _ in range(40):
-        for alone in ({1}, set[int]()):  # a message may be the first after the start, or one of many
+        for alone in ({1}, set[int]()):  # A message may be the first after the start, or one of many
             paths.dead = alone
             paths.exchange()
             assert max(paths.differences()) <= 70 + 10
@@ -227,7 +230,7 @@ def test_a_host_that_began_anew_is_believed_and_its_delays_are_learned_anew(host
 
 
 def test_a_true_address_is_proven_beside_any_number_of_copiers() -> None:
-    """Defect: two who copied its probes took its place among the addresses that might become the path's."""
+    """Defect: two attackers who copied its probes took its place among the candidate addresses of the path."""
     ends = Ends()
     for _ in range(3):
         ends.exchange()
@@ -278,7 +281,7 @@ def test_a_message_that_is_read_late_has_found_no_queue() -> None:
 
 @pytest.mark.parametrize("host", ["relay", "proxy"])
 def test_a_longer_way_is_no_queue(host: str) -> None:
-    """Defect: after another uplink, or another address, what it took longer was a queue for 30 s."""
+    """Defect: after a change of uplink or address, the additional delay was taken for a queue for 30 s."""
     ends, longer = Ends(), 70
     for _ in range(3):
         ends.exchange()
@@ -312,7 +315,7 @@ def test_when_a_path_will_be_silent_is_known() -> None:
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from([RELAY, ATTACKER, VICTIM]), st.integers(0, 60)), max_size=60)
 )
 def test_whoever_sends_what_again_the_path_is_the_relays(copies: list[tuple[int, End, int]]) -> None:
-    """Copies of any of the last ten probes come from anywhere, at any time."""
+    """Copies of any of the last ten probes arrive from any address, at any time."""
     ends, sent = Ends(), list[Message]()
     ends.exchange()
     ends.exchange()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How large a packet a path takes: the largest that was answered, whatever else is lost."""
+"""Tests for the search for a path's packet size: it finds the largest size that was answered, also with loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP = SECOND // 20
 
 
 def search(sizes: SizeSearch, takes: int, now: int, lost: float = 0.0) -> int:
-    """Search once, over a path that takes packets up to *takes* bytes; return how many bytes were sent."""
+    """Search once over a path that passes packets of up to *takes* bytes. Return how many bytes were sent."""
     rng, sent, waiting = random.Random(1), 0, list[int]()
     for _ in range(200):
         now += STEP

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What ``mptcp-tunnel check`` says of keys."""
+"""Tests for ``mptcp-tunnel check``: its messages about keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mptcp_tunnel.cli import main
 
 
 def test_two_tunnels_need_two_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: the messages of one were taken for the other's, and its paths never lived."""
+    """Defect: with one key for both tunnels, messages went to the wrong tunnel, and its paths never came up."""
     for name in ("a", "b"):
         key = tmp_path / name
         key.write_bytes(name.encode() * 16)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What ``mptcp-tunnel doctor`` and ``check`` make of a host."""
+"""Tests for ``mptcp-tunnel doctor`` and ``check``: their findings about a host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""tunnel.yaml: every mistake at once, each with its line."""
+"""Tests for tunnel.yaml: all mistakes are reported at once, each with its line."""
 
 from __future__ import annotations
 

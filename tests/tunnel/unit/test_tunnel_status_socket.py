@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon's socket: who asks gets the status, and what the throttler wants is taken first, however it comes."""
+"""Tests for the tunnel daemon's status socket.
+
+It applies the classes that the throttler requests, then sends the status.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ def test_one_who_is_silent_keeps_nobody_waiting(tmp_path: Path) -> None:
 def test_one_who_reads_nothing_keeps_nobody_waiting_and_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the daemon waited until he had read, and probed nothing meanwhile."""
+    """Defect: the daemon waited until that client had read its answer, and meanwhile sent no probes."""
     daemon = Daemon(tmp_path / "socket")
     daemon.more = "x" * (8 << 20)
     with asking(tmp_path / "socket") as deaf, asking(tmp_path / "socket") as other:
