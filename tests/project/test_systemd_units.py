@@ -215,7 +215,7 @@ def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Pa
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_a_start_and_a_reload_may_take_as_long_as_the_command_waits(unit: Path) -> None:
-    """Defect: with two million names in a list systemd ended each start after its default of 90 s and each reload, too."""
+    """Defect: with two million names in a list systemd ended each start and each reload after its default of 90 s."""
     (limit,) = values(unit, "TimeoutStartSec")
     assert int(limit) > PATIENCE + PARSE_SECONDS + UNOPENED
     # A reload may first wait for another reload command.
@@ -242,7 +242,7 @@ def test_no_page_has_a_unit_copied_whose_commands_are_elsewhere() -> None:
 
 
 def test_an_interface_that_comes_late_starts_the_throttler_as_the_page_says(tmp_path: Path) -> None:
-    """Defect: "systemctl reenable" of systemd 252 ignores drop-ins, so that nothing would have started the throttler."""
+    """Defect: "systemctl reenable" of systemd 252 ignores drop-ins, so nothing would have started the throttler."""
     if shutil.which("systemctl") is None:
         pytest.skip("NOT TESTED: systemctl is not installed")
     said = re.search(

@@ -318,7 +318,10 @@ def test_a_rate_is_kept(program: Path) -> None:
 
 
 def test_a_request_that_was_lost_with_its_connection_is_asked_again(program: Path) -> None:
-    """Each second request ends with a closed connection. The client repeats it, so that only one answer is outstanding."""
+    """Each second request ends with a closed connection.
+
+    The client repeats it, so that only one answer is outstanding.
+    """
     found = counted(program, [HEAD + b"abcd", b""], lambda c: c.answers >= 20, rate=1000)
     assert found.failures == 0
     assert 0 <= found.dealt - (found.answers - found.standing) <= 1

@@ -139,7 +139,7 @@ class Round(NamedTuple):
 
 
 def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> None:
-    """The first answer that the console gets after the cap is set must show it, and the console must ask often enough."""
+    """The first answer after the cap is set must show it, and the console must ask often enough."""
     site.browser.run(WATCH_FOR_CAP)
     tried = []
     with heard(site) as moments:
@@ -179,7 +179,10 @@ class Heard(NamedTuple):
 
 @contextmanager
 def heard(site: Site) -> Iterator[list[Heard]]:
-    """Listen to the console's stream beside the browser. The returned list grows meanwhile and begins with one entry."""
+    """Listen to the console's stream beside the browser.
+
+    The returned list grows meanwhile and begins with one entry.
+    """
     with site.testbed["proxy"].entered():
         stream = build_opener(ProxyHandler({})).open(f"{site.console.url}/api/live", timeout=60)
     found: list[Heard] = []

@@ -157,7 +157,10 @@ def test_a_volume_is_said_until_it_is_used_up(portal: PortalSite, origin: Origin
         assert 4_000_000 < first <= 5_000_000
 
         def is_used_up(said: dict[str, Any]) -> bool:
-            """Return whether the client has used up a volume. Each of its addresses has one; the path shares may vary."""
+            """Return whether the client has used up a volume.
+
+            Each of its addresses has one; the path shares may vary.
+            """
             if min((each["left"] for each in said["budgets"]), default=1) <= 0:
                 return True
             assert len(client.get(origin.url("big"))[2]) == 3_000_000
@@ -311,7 +314,7 @@ def test_the_captive_portal_api_says_what_is_left(portal: PortalSite) -> None:
             found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
             (own,) = [each for each in found["budgets"] if each["client"] == FIRST]
             assert own["left"] <= before
-            # What was answered within the last second is answered again.
+            # Only the web server in front of the portal gets an answer.
             wait_until(lambda: 0 < left() <= own["left"], "what is left has become less")
     # Who is not the server in front gets nothing.
     assert "captive" not in portal.client.run(curl).stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with real Chromium behind the proxy: a site of many files, the check page as it changes, and accessible pages."""
+"""Tests with real Chromium behind the proxy: a site of many files, the changing check page, and accessible pages."""
 
 from __future__ import annotations
 
@@ -144,7 +144,10 @@ def keep(browser: Remote, name: str) -> None:
 
 
 def judge(browser: Remote, *statuses: int) -> None:
-    """Fail if the page is not accessible: colours, names, order, width. *statuses*: HTTP errors that answers may have."""
+    """Fail if the page is not accessible: colours, names, order, width.
+
+    *statuses*: HTTP errors that answers may have.
+    """
     for size in SIZES:
         for scheme in SCHEMES:
             look_as(browser, size, scheme)

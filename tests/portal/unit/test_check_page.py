@@ -70,7 +70,7 @@ def test_a_client_gets_its_own_connection(throttler: Path) -> None:
 
 
 def test_clients_behind_one_nat_get_each_their_own(tmp_path: Path) -> None:
-    """Defect: a client with the same address and port, but towards another proxy address, saw the other's connection."""
+    """Defect: a client with the same address and port towards another proxy address saw the other's connection."""
     known = {"10.77.1.2:40000": KNOWN["10.77.1.2:40000"] | {"local": PROXY}}
     for look in (lambda _: None, lambda ends: KernelView(ends == ends_of(40000), 2)):
         with answering(tmp_path / "s", of_clients(known)), served(tmp_path / "s", look=look) as client:

@@ -117,7 +117,10 @@ async def connections(server: BoundedServer, count: int) -> None:
 def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes, is_kept: bool
 ) -> None:
-    """The client sends something and then nothing, and need not read. If it sends no HTTP, the connection ends at once."""
+    """The client sends something and then nothing, and need not read.
+
+    If it sends no HTTP, the connection ends at once.
+    """
 
     async def hold() -> None:
         async with served(Bounds(keep_alive=int(LIMIT))) as (server, port):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Containers of a Debian release that boot systemd, in the network namespace of a testbed's node (systemd-nspawn(1))."""
+"""Containers (systemd-nspawn(1)) of a Debian release that boot systemd in a testbed node's network namespace."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) 
 
 @contextmanager
 def cache_of_one_run() -> Iterator[None]:
-    """Wait until no other run uses the cache: both would write the same archive, and apt does not wait for another apt."""
+    """Wait until no other run uses the cache: both would write one archive, and apt does not wait for another apt."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

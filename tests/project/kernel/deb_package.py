@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Helpers of the package tests: they build the package, make a later version of it, and find what an installation left."""
+"""Helpers of the package tests: they build the package and later versions, and find what an installation left."""
 
 from __future__ import annotations
 

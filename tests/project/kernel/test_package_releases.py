@@ -339,7 +339,7 @@ def all_serve(site: Site) -> None:
 
 
 def boot_with_downloads(site: Site, package: str) -> None:
-    """Boot the container with all dependencies of *package* downloaded; from then on it has only the testbed's network."""
+    """Boot the container with all dependencies of *package* downloaded; then it has only the testbed's network."""
     site.container.outside(f"apt-get update --quiet && apt-get install --yes --quiet --download-only {package}")
     site.boot()
 

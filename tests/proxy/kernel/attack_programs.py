@@ -23,7 +23,10 @@ LONGEST = 8.0
 
 
 def names(table: str) -> None:
-    """Answer A and AAAA questions from a table. If a name has several lists of addresses, use the next one each time."""
+    """Answer A and AAAA questions from a table.
+
+    If a name has several lists of addresses, use the next one each time.
+    """
     known = read(table)
     asked: dict[tuple[str, int], int] = {}
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

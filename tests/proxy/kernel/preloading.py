@@ -43,7 +43,10 @@ SANITIZERS = {"address,undefined": ("libasan.so", "libubsan.so"), "thread": ("li
 
 
 def sanitized(sanitizer: str = "address,undefined") -> tuple[str, ...]:
-    """Build the libraries with *sanitizer*, once per version of their sources. Return all libraries in loading order."""
+    """Build the libraries with *sanitizer*, once per version of their sources.
+
+    Return all libraries in loading order.
+    """
     return (*map(runtime, SANITIZERS[sanitizer]), *(_sanitized(sanitizer, name) for name in NAMES))
 
 

@@ -110,7 +110,10 @@ class Chain:
         return len(re.findall(r" (?:GET|CONNECT) ", log.read_text())) if log.exists() else 0
 
     def wait_for_served(self, *requests: int) -> None:
-        """Wait until each parent has logged this many requests. Squid logs one when both of its connections are closed."""
+        """Wait until each parent has logged this many requests.
+
+        Squid logs one when both of its connections are closed.
+        """
         numbers = range(len(requests))
         wait_until(lambda: tuple(map(self.served, numbers)) == requests, f"the parents have served {requests}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for clients that send requests while Squid is killed, reloaded or restarted, rotates logs, or has full disks."""
+"""Tests for clients that send requests while Squid is killed, reloaded, restarted, rotates logs, or has full disks."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
 
 
 class Attempts:
-    """Counts attempts to write into a directory: each creates and removes a file, which changes the directory's mtime."""
+    """Counts attempts to write into a directory: each creates and removes a file, which changes the mtime."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

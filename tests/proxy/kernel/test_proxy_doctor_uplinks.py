@@ -114,7 +114,7 @@ def join(testbed: Testbed, family: int) -> None:
 def test_a_metric_for_each_uplink_is_enough_for_endpoints_with_an_interface(
     make_testbed: Callable[..., Testbed], what: str
 ) -> None:
-    """Defect: the doctor demanded rules, although subflows of such endpoints leave by their own uplinks without rules."""
+    """Defect: the doctor demanded rules, although subflows of such endpoints leave by their own uplinks anyway."""
     testbed = make_testbed(RELAY)
     by_metric(testbed, dev=True)
     # From this address packets leave by its uplink in any case.

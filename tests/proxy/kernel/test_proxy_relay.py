@@ -80,7 +80,7 @@ def begin(relayed: Chain) -> Callable[[bool], Download]:
 
 
 def takes_both_uplinks(relayed: Chain, *, https: bool = False) -> None:
-    """Repeat a download until one uses both uplinks: on a busy machine it may end before the second subflow has joined."""
+    """Repeat a download until one uses both uplinks: on a busy machine it may end before the second subflow joins."""
 
     def both() -> bool:
         with relayed.carried() as octets:
@@ -183,7 +183,7 @@ def test_a_parent_of_either_family(make_testbed: Callable[..., Testbed], family:
 
 
 def test_who_is_not_root_is_told_what_he_does_not_see_of_a_relay(relayed: Chain) -> None:
-    """Defect: without root, the doctor said that connections to parents use plain TCP, and that there are no parents."""
+    """Defect: without root, the doctor said that connections to parents use plain TCP, and that no parent exists."""
     needs_open_checkout()
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     by_root, found = (
@@ -249,7 +249,10 @@ def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callab
 
 @pytest.mark.nightly
 def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callable[..., Testbed]) -> None:
-    """The parent is configured once for each uplink, as docs/relay.md advises. The uplink of the first subflow decides."""
+    """The parent is configured once for each uplink, as docs/relay.md advises.
+
+    The uplink of the first subflow decides.
+    """
     testbed = make_testbed(RELAY)
     address, uplinks = testbed["proxy"].service_address(), {"eth0": "10.77.1.2", "wlan0": "10.77.2.2"}
     statements = [
@@ -318,7 +321,7 @@ def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Tes
 def test_requests_do_not_share_a_connection_to_the_parent(
     make_testbed: Callable[..., Testbed], shared: bool, connections: int
 ) -> None:
-    """On a shared connection Squid 5 takes a body behind "Transfer-Encoding: identity" for a request of another client."""
+    """On a shared connection Squid 5 takes a body behind "Transfer-Encoding: identity" for another request."""
     relayed = chain(make_testbed(RELAY), more="server_persistent_connections on\n" if shared else "")
     urls = [relayed.origin.url("small.bin")] * 2
     before = relayed.node.mib()["MPTcpExtMPCapableSYNTX"]
@@ -420,7 +423,7 @@ s.connect((sys.argv[1], 3128))
 def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_corrected(
     make_testbed: Callable[..., Testbed],
 ) -> None:
-    """The network drops packets with the MPTCP option (30) for a while, as after an uplink that was silent for seconds."""
+    """The network drops packets with the MPTCP option (30) for a while, as if an uplink were silent for seconds."""
     relayed = chain(make_testbed(RELAY))
     core, node = relayed.testbed["core"], relayed.node
     if not node.run(["sysctl", "-n", "net.mptcp.blackhole_timeout"], check=False).stdout:

@@ -90,7 +90,7 @@ def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) 
     joins = node.mib()["MPTcpExtMPJoinAckRx"]
 
     def joined() -> bool:
-        """Return whether a download used both paths: on a busy machine it may end before the second subflow has joined."""
+        """Return whether a download used both paths: on a busy machine it may end before the second subflow joins."""
         assert fetch(client, origin.url(FILE), on_new_port, mptcp=True).sha256 == origin.digests[FILE]
         return node.mib()["MPTcpExtMPJoinAckRx"] > joins
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library and write(2): several small writes to a client reach it together, soon, and complete."""
+"""Tests for the preload library and write(2): small writes reach a client together, soon, and complete."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ tell(told=len(told), came=sum(there(many[fd][1]) == 4096 for fd in many.keys() -
 
 
 def test_who_was_told_without_the_kernel_waits_where_there_is_little_room(play: Callable[..., Any]) -> None:
-    """The kernel reports a socket writable if a third of its buffer is free, so that pieces would be sent one by one."""
+    """The kernel reports a socket writable if a third of its buffer is free, so pieces would be sent one by one."""
     found = play("""
 server, client = connect()
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
@@ -320,7 +320,7 @@ tell(told=told, said=said, asked=asked, right=got == b"".join(sent), quiet=quiet
 
 
 def test_the_last_of_pipelined_answers_arrives_with_all_before_it(play: Callable[..., Any]) -> None:
-    """Defect: the library held the last header without room to send it, and close() reset data the client had not read."""
+    """Defect: the library held the last header without room to send it; close() reset data the client had not read."""
     found = play("""
 def answered(answers):
     "Whether a client that reads late gets so many answers and one without a body, after which Squid closes."
@@ -374,7 +374,10 @@ tell(all=got == b"".join(sent), said=said)
 
 
 def test_a_closed_connection_whose_client_takes_nothing_is_reset(tmp_path: Path, require: Any) -> None:
-    """After a minute (a second here) the library resets, so that the client sees that data is missing; it frees the epoll."""
+    """After a minute (a second here) the library resets, so that the client notices missing data.
+
+    It frees the epoll.
+    """
     require("root", "namespaces", "mptcp", "gcc")
     hasty = tmp_path / shim.TURNS
     flags = ("-std=gnu11", "-shared", "-fPIC", "-DREST_SECONDS=1", "-fvisibility=hidden", "-o", str(hasty))

@@ -309,14 +309,17 @@ def test_names_of_lists_may_be_in_a_file(tmp_path: Path) -> None:
 
 
 def test_lists_of_lists_are_looked_at_once_each() -> None:
-    """Each of 40 ACLs includes the previous one twice; without a cache the check would evaluate 2 to the 40th entries."""
+    """Each of 40 ACLs includes the previous one twice; without a cache the check would need 2 to the 40th steps."""
     lists = ["acl l0 src 10.0.0.0/8", *(f"acl l{n} any-of l{n - 1} l{n - 1}" for n in range(1, 41))]
     assert not list(open_proxy_problems(parse(*lists, "http_access allow l40", "http_access deny all")))
     assert list(open_proxy_problems(parse(*lists, "acl l7 src all", "http_access allow l40", "http_access deny all")))
 
 
 def test_long_lists_in_files_take_no_quadratic_time(tmp_path: Path) -> None:
-    """Two lists have 20,000 addresses each, none adjacent. Adding them one by one to a merged set would take minutes."""
+    """Two lists have 20,000 addresses each, none adjacent.
+
+    Adding them one by one to a merged set would take minutes.
+    """
     for name, last in (("one", 1), ("other", 3)):
         (tmp_path / name).write_text("".join(f"11.{n // 250}.{n % 250}.{last}\n" for n in range(20_000)))
     lists = [f'acl {name} src "{tmp_path}/{name}"' for name in ("one", "other")]

@@ -83,7 +83,7 @@ def test_reloads_that_wait_are_one_and_a_stop_waits_for_none(
     came: list[signal.Signals],
     checks: int,
 ) -> None:
-    """Defect: each pending reload was checked before the next watchdog message, which exceeded systemd's watchdog time."""
+    """Defect: each pending reload was checked before the next watchdog message, which exceeded the watchdog time."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
     asked: list[Checked] = []
@@ -170,7 +170,7 @@ NO_NAME = Problem("acl pc src pc.invalid: Bad host/IP: 'pc.invalid' (-2) Name or
 
 @pytest.fixture
 def actions() -> Iterator[None]:
-    """Fail if this process handles a stop signal before the supervisor has installed its handlers; restore them after."""
+    """Fail if a stop signal comes before the supervisor has installed its handlers; restore the handlers after."""
 
     def unnoted(number: int, _frame: FrameType | None) -> None:
         raise AssertionError(f"nobody notes signal {number}")
