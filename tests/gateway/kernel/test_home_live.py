@@ -129,7 +129,7 @@ class Home:
 
     @contextmanager
     def flow(self) -> Iterator[Callable[[], str]]:
-        """Yield a function that sends one more packet from the same port, and returns the source address of its arrival."""
+        """Yield a function that sends one more packet from the same port, and returns its source address on arrival."""
         with self.device.entered():
             talk = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with talk:

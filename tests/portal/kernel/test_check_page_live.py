@@ -232,7 +232,7 @@ OTHERS = {
 
 
 def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
-    """Whatever is sent on a connection, and whatever is hidden in it: nobody gets the answer that is another's."""
+    """No client gets another client's data, whatever it sends or hides in a request."""
     with portal.throttled(LTE_CAPPED), connection(portal) as victim:
         victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
         end = portal.ends(victim)
@@ -251,10 +251,10 @@ def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
             with connection(portal, node="neighbour") as thief:
                 answer = thief.said_to(text.format(**values).encode())
             assert answer.startswith(b"HTTP/1.1 "), (what, answer)
-            # An error page may repeat what was sent, the first address among it.
+            # An error page may quote the request, which contains the victim's first address.
             for own in (SECOND, f'"address":"{FIRST}"'):
                 assert own.encode() not in answer, (what, answer)
-            # Squid asks for all by the same connections: nothing that was sent is left in them.
+            # Squid uses the same connections to the portal for all clients: they must contain no rest of the request.
             found = victim.look()
             assert {each["address"] for each in found["subflows"]} <= {FIRST, SECOND}, what
             assert found["transport"] == "multipath", what
@@ -270,7 +270,7 @@ def test_nobody_but_squid_is_answered(portal: PortalSite) -> None:
             answer = portal.node.run(["setpriv", f"--reuid={user}", "--clear-groups", *curl]).stdout
             assert answer.endswith("403"), user
             assert address not in answer
-        # Squid's own user may: so it is the owner of the socket that counts.
+        # Squid's own user gets an answer, so the check depends on the owner of the socket.
         own = ["setpriv", "--reuid=proxy", "--clear-groups", *curl]
         wait_until(lambda: address in portal.node.run(own).stdout, "Squid's user is answered")
     host = portal.node.service_address()
@@ -294,7 +294,7 @@ def test_the_captive_portal_api_says_what_is_left(portal: PortalSite) -> None:
     def left() -> int:
         answer = portal.node.run(curl).stdout
         assert '"captive":false' in answer
-        # Nothing where the throttler did not answer in time.
+        # The field is missing if the throttler did not answer in time.
         return int(answer.partition('"bytes-remaining":')[2].rstrip("}") or 0)
 
     def wait_for_left() -> int:
@@ -314,7 +314,7 @@ def test_the_captive_portal_api_says_what_is_left(portal: PortalSite) -> None:
             found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
             (own,) = [each for each in found["budgets"] if each["client"] == FIRST]
             assert own["left"] <= before
-            # Only the web server in front of the portal gets an answer.
+            # The portal repeats an answer of the last second.
             wait_until(lambda: 0 < left() <= own["left"], "what is left has become less")
-    # Who is not the server in front gets nothing.
+    # Only the web server in front of the portal gets an answer.
     assert "captive" not in portal.client.run(curl).stdout

@@ -372,7 +372,7 @@ def test_congestion_control_by_multipath(available: str, modules: str, status: S
 
 
 def test_interfaces_are_known_by_their_names_not_by_labels_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: eth0:1 counted as a second interface, and strict filtering on an interface with only a label went unnoticed."""
+    """Defect: eth0:1 counted as a second interface, and strict filtering on one with only a label went unnoticed."""
 
     class Routes:
         def get_addr(self, family: int) -> list[dict[str, int]]:
