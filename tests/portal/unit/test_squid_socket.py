@@ -45,7 +45,7 @@ def test_a_connection_belongs_to_who_opened_it(family: socket.AddressFamily) -> 
 
 
 def test_a_kernel_without_diagnosis_of_mptcp_is_not_one_without_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the error at the end of the kernel's list was ignored, so all clients were told that they use plain TCP."""
+    """Defect: the error at the end of the kernel's list was ignored, so clients were told that they use plain TCP."""
     there = Ends((ip_address("192.0.2.1"), 5), (ip_address("192.0.2.2"), 3128))
     monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", socket.IPPROTO_TCP)
     assert mptcp_connections(there) == []
