@@ -15,8 +15,9 @@ def of_clients(
 ) -> Answer:
     """Return a function that answers ``client`` questions by *known*, and ``budgets`` questions by *volumes*.
 
-    *known*: what the owner of an endpoint may see. *volumes*: budgets by address. A request with a ``token`` is answered
-    by the entry with this token, any other request by its endpoint. An entry with ``local`` is only for that local end.
+    *known*: what the owner of an endpoint may see. *volumes*: budgets by address. A request with a ``token`` is
+    answered by the entry with this token, any other request by its endpoint. An entry with ``local`` is only for that
+    local end.
     """
 
     def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:

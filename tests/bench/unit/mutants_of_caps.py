@@ -32,7 +32,7 @@ WIFI, CAPPED = constant(30), constant(5)
 def onset(
     capped: Load = COMES, other: Load = WIFI, *, rtt: float = RTT, runs: int = 3, sound: int = 2
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge runs, of which the first *sound* are sound and the others changed: a cap of 5 of 100 Mbit/s beside 30."""
+    """Judge runs, the first *sound* of them sound and the others changed: a cap of 5 of 100 Mbit/s beside 30."""
 
     def run(ethernet: Load, wifi: Load, measured: float) -> onset_judging.Outcome:
         samples = series({"eth0": ethernet, "wlan0": wifi}, ONSET + DOWN.end + 0.3)
@@ -108,7 +108,7 @@ def guarded(
     controls: bool = True,
     at_first: float = 30,
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge *runs* runs of each arm, of which the last one is as given."""
+    """Judge *runs* runs of each arm; the last one is as given."""
 
     def judged() -> Sequence[Aim]:
         outcomes = {

@@ -43,7 +43,7 @@ def measurement(
     digest_ok: bool = True,
     fallback: bool = False,
 ) -> Measurement:
-    """Return a download over links of *ethernet* and *wifi* Mbit/s, of which the policy caps Ethernet."""
+    """Return a download over links of *ethernet* and *wifi* Mbit/s, where the policy caps Ethernet."""
     if capped(cell):
         ethernet = ethernet if cap is None else min(ethernet, cap)
         wifi = wifi if wifi_cap is None else min(wifi, wifi_cap)

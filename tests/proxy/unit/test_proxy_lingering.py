@@ -40,7 +40,7 @@ def test_one_that_was_there_for_long_stays_as_long_after_it_went() -> None:
 
 
 def reloads(every: float, until: float) -> list[float]:
-    """Return the times at which Squid is told, if a new address appears *every* so many seconds."""
+    """Return the times at which Squid is told, if a new address appears every *every* seconds."""
     spacing, told, wanted, now = Spacing(2.0, 60.0, 60.0), list[float](), -1.0, 0.0
     while now < until:
         if now % every == 0:
