@@ -172,7 +172,7 @@ def test_a_kernel_whose_multipath_tcp_has_no_ipv6_uses_ipv4(client: Client) -> N
 
 @pytest.mark.nightly
 def test_killed_at_any_moment_down_restores_all(client: Client) -> None:
-    """The script is killed at each of its changes by ip(8): before the change, when it is noted, or after it, in turn."""
+    """The script is killed at each of its changes by ip(8), in turn before it, when it is noted, or after it."""
     bin_directory = client.testbed.directory / "bin"
     bin_directory.mkdir()
     count, reached = bin_directory / "count", bin_directory / "reached"

@@ -30,8 +30,7 @@ CONNECTIONS = 24
 The kernel distributes them to workers by a hash; with this many, each of two or four workers almost certainly gets one.
 """
 NOBODY = ["setpriv", "--reuid=65534", "--regid=0", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
-"""Command prefix that runs the portal like its unit: nobody, in the status socket's group (root), unprivileged.
-"""
+"""Command prefix that runs the portal like its unit: nobody, in the status socket's group (root), unprivileged."""
 PATHS = """\
 version: 1
 paths:
