@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A console in a real Chromium, beside a throttler that is not real and whose world the test makes."""
+"""A console in real Chromium, beside a fake throttler whose world the test controls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reserved_port import reserved_port
 
 
 class Browsed(NamedTuple):
-    """What runs: the world that the throttler tells of, the throttler, the console, and who looks at it."""
+    """The running parts: the throttler's world, the throttler, the console, and the browser."""
 
     world: World
     throttler: FakeThrottler
@@ -25,7 +25,7 @@ class Browsed(NamedTuple):
 
 @contextmanager
 def browsed(directory: Path, world: World | None = None) -> Iterator[Browsed]:
-    """Start all of it, with *directory*, which is empty, for their files. *world*: another than the usual one."""
+    """Start all parts, with the empty *directory* for their files. *world*: a world other than the usual one."""
     world = world or World()
     with (
         FakeThrottler(directory / "status.sock", world) as throttler,

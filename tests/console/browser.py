@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Debian's headless Chromium, driven by its chromedriver, in whatever network namespace; and axe-core in its pages."""
+"""Drives Debian's headless Chromium through its chromedriver, in any network namespace; axe-core checks its pages."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Theme = Literal["light", "dark"]
 
 
 class Browser:
-    """One Chromium."""
+    """One running Chromium."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
 
     def open(self, url: str) -> None:
-        """Load *url* anew, whatever is shown now."""
+        """Load *url* completely anew, whatever page is open."""
         self.driver.get("about:blank")
         self.driver.get(url)
 
@@ -47,7 +47,7 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        """Return the text of an element, shown or not; of one that is not there, nothing."""
+        """Return the text of an element, visible or not; empty if it does not exist."""
         script = "return document.querySelector(arguments[0])?.textContent ?? ''"
         return str(self.driver.execute_script(script, selector))
 
@@ -55,10 +55,10 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, done: Callable[[], Any], what: str, within: float = 60.0) -> Any:
-        """Poll *done*; raise, with what the page shows, where it does not come."""
+        """Poll *done* until it is true. On a timeout raise an error with the content of the page."""
 
         def tried() -> Any:
-            # An element that was found on the page before is not on the one that comes.
+            # The page may have replaced an element after it was found.
             with suppress(StaleElementReferenceException):
                 return done()
             return None
@@ -76,7 +76,7 @@ class Browser:
         self.until(lambda: text in self.text(selector), f"{selector} has {text!r}", within)
 
     def show_as(self, device: str, theme: str) -> None:
-        """Have the screen of *device*, and a system that is light or dark."""
+        """Emulate the screen of *device* and a light or dark *theme*."""
         width, height, scale, mobile = DEVICES[device]
         metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile}
         self._command("Emulation.setDeviceMetricsOverride", metrics)
@@ -84,7 +84,7 @@ class Browser:
         self._command("Emulation.setEmulatedMedia", {"features": features})
 
     def screenshot(self, file: Path) -> None:
-        """Write the whole page, however long."""
+        """Write a screenshot of the page, of at most 3000 pixels in height."""
         height = self.run("return Math.max(document.documentElement.scrollHeight, innerHeight)")
         width = self.run("return innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": min(height, 3000), "scale": 1}
@@ -92,11 +92,11 @@ class Browser:
         file.write_bytes(base64.b64decode(shot["data"]))
 
     def faults(self, *, of_colour: bool = False) -> list[str]:
-        """Return what axe-core finds serious or critical in the page; *of_colour*: by its rules about colours alone."""
+        """Return the serious and critical faults that axe-core finds; *of_colour*: only those of its colour rules."""
         return axe.faults(self.driver, of_colour=of_colour)
 
     def complaints(self) -> list[str]:
-        """Return what the browser has logged since it was asked the last time: refusals by the policy, errors."""
+        """Return warnings and errors that the browser has logged since the last call."""
         entries: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [json.dumps(entry) for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
@@ -110,11 +110,11 @@ def browser(
     prefix: Sequence[str] = (),
     entered: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[Browser]:
-    """Start Chromium with nothing of earlier ones, by *prefix* in a namespace, which *entered* puts our thread into."""
+    """Start Chromium with a new profile; *prefix* runs it in a namespace, which *entered* enters for this thread."""
     home = directory / "browser"
     home.mkdir()
     options = Options()
-    # Where both programs are named, selenium looks for none to download.
+    # If both programs are given, selenium does not download any.
     options.binary_location = _program("chromium")
     for flag in (*FLAGS, f"--user-data-dir={home / 'profile'}"):
         options.add_argument(flag)

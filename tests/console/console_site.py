@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The console as a program: started with its settings, asked over HTTP."""
+"""Starts the console as a program with its settings, and asks it over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Console:
     log: Path
 
     def get(self, path: str) -> Any:
-        """Return what *path* is answered with, JSON. Raises OSError."""
+        """Return the JSON answer to *path*. Raise OSError if there is none."""
         with build_opener(ProxyHandler({})).open(self.url + path, timeout=60) as answer:
             return json.load(answer)
 
@@ -42,9 +42,9 @@ def console(
     program: Sequence[str] = (str(Path(sys.executable).parent / "mptcp-console"),),
     address: str = "127.0.0.1",
 ) -> Iterator[Console]:
-    """Start the console, by *prefix* in a namespace and as another user; it must end well.
+    """Start the console; *prefix* runs it in a namespace or as another user. It must end with status 0.
 
-    *address*: what it listens on, as the settings write it.
+    *address*: the address to listen on, as the settings write it.
     """
     config = directory / f"console-{port}.yaml"
     whose = "" if "token_file" in settings else "open_to_this_host: true\n"

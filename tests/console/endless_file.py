@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A file whose download goes on for as long as all tests of a module do."""
+"""A file whose download lasts longer than all tests of a module."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 from mptcp_lab.testbed.services import Origin
 
 SIZE = 100_000_000_000
-"""Bytes, which take hours over the testbed's links; the file is sparse."""
+"""Bytes, which take hours over the testbed's links. The file is sparse."""
 
 
 def make_endless(origin: Origin, name: str) -> None:
-    """Make the file *name* of *origin* so long that no download of it ends, however busy the machine is."""
+    """Make the file *name* of *origin* so large that no download of it ends during the tests."""
     os.truncate(origin.directory / "htdocs" / name, SIZE)

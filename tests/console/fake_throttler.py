@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A throttler's status socket without a throttler: it answers the requests of docs/status.md about a world of its own.
+"""A fake throttler: it answers the requests of docs/status.md on a status socket, about a simulated world.
 
-The world is data: a test changes it, or has time pass in it. It may hang, end, and be started anew.
+The world is data. A test changes it, or lets time pass in it. The fake may hang, end, and be restarted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 
 
 async def until(done: Callable[[], object]) -> None:
-    """Let others of the event loop go on until *done*, for a minute at most."""
+    """Run the event loop until *done*, for a minute at most."""
     async with asyncio.timeout(60):
         while not done():  # noqa: ASYNC110 -- what is waited for tells nobody
             await asyncio.sleep(0)
@@ -36,46 +36,46 @@ async def until(done: Callable[[], object]) -> None:
 
 @dataclass
 class World:
-    """What the throttler would know: *count* connections over ethernet and wifi."""
+    """State of the simulated throttler: *count* connections over ethernet and wifi."""
 
     count: int = 3
     pid: int = 4711
     capped: bool = True
     dry_run: bool = False
-    """The policy would cap what is capped, and nothing of it is in the kernel."""
+    """Whether the policy is a dry run: it names the caps, but the kernel has none of them."""
     ceil: int = 5_000_000
-    """What the cap lets through; it guarantees half of it, so that a test sees which of both is shown."""
+    """Bits/s that the cap lets through. The guaranteed rate is half of it, so that a test can tell the two apart."""
     shared_classes: int = 0
     words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
-    """The policy's rules in words; others than the usual one have no cap."""
+    """The policy's rules in words. If they differ from the usual ones, they have no cap."""
     more_caps: list[str] = field(default_factory=list)
-    """Names of rules with caps like that of the usual one."""
+    """Names of additional rules with the same cap as the usual one."""
     tried: list[dict[str, Any]] | None = None
-    """Rules that were tried for each subflow; None: the usual ones."""
+    """Rules that were tried for each subflow; None for the usual ones."""
     sent: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     received: dict[str, int] = field(default_factory=lambda: {"ethernet": 0, "wifi": 0})
     events: list[dict[str, Any]] = field(default_factory=list)
     upside_down: bool = False
-    """The last connection comes first."""
+    """Whether the last connection comes first."""
     over_budget: bool = False
-    """The first client has a budget of its own, of which nothing is left."""
+    """Whether the first client has a budget of its own that is used up."""
     until: float | None = None
-    """When budgets begin anew; None: in eight days."""
+    """Time when budgets start again; None for in eight days."""
     plain: dict[str, int] = field(default_factory=dict)
-    """Connections of plain TCP by client."""
+    """Number of plain TCP connections by client."""
     captures: bool = True
     ledger_error: str | None = None
     dropped: int = 0
-    """Segments."""
+    """Number of dropped segments."""
     gone: int = 0
-    """How many of the events are kept no more."""
+    """Number of the oldest events that are no longer kept."""
     clock: Callable[[], float] = time.time
     counted: float | None = None
-    """When the bytes were counted; None: when it is asked."""
+    """Time when the bytes were counted; None for the time of the question."""
     asked: list[dict[str, Any]] = field(default_factory=list)
 
     def carry(self, ethernet: int, wifi: int) -> None:
-        """Have bytes sent over both paths, and a tenth of them received."""
+        """Send bytes over both paths, and receive a tenth of them."""
         if self.counted is not None:
             self.counted = self.clock()
         for path, octets in (("ethernet", ethernet), ("wifi", wifi)):
@@ -181,7 +181,7 @@ class World:
         }
 
     def connection(self, number: int) -> dict[str, Any]:
-        """Return connection *number*, from 0."""
+        """Return connection *number*, counted from 0."""
         now = self.clock()
         rate = 30_000_000 // (1 + number)
         ends = [("ethernet", 1, 40000, True), ("wifi", 2, 50000, False)]
@@ -397,14 +397,14 @@ class World:
 
 
 class FakeThrottler:
-    """Listens at *path* and answers for *world*, in a thread."""
+    """A server that listens at *path* and answers for *world*, in a thread."""
 
     def __init__(self, path: Path, world: World) -> None:
         self.path = path
         self.world = world
         self.hangs = False
         self.raw: bytes | None = None
-        """What is sent in place of an answer."""
+        """Bytes that are sent instead of an answer."""
         self._leaves_socket = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -428,7 +428,7 @@ class FakeThrottler:
         self._thread.start()
 
     def stop(self, *, is_crash: bool = False) -> None:
-        """End it; one that crashes leaves its socket behind."""
+        """End the server. If it crashes, it leaves its socket behind."""
         self._leaves_socket = is_crash
         self._stop.set()
         if self._thread is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Grafana's own types say of a dashboard: its Foundation SDK is generated from the schemas that Grafana has.
+"""Checks a dashboard against Grafana's own types: its Foundation SDK is generated from Grafana's schemas.
 
-It reads what it knows, and takes any value for it. So what was read is compared with what it writes again, and each
-value with the type that it is declared to have.
+The SDK ignores unknown keys and accepts any values. So compare the document with what the SDK writes again, and each
+value with its declared type.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ UNITS = {value for name, value in vars(units).items() if name[0].isupper() and i
 _OURS = "grafana_foundation_sdk.models."
 _ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
 _UNTYPED = {
-    "__inputs",  # of a dashboard that is exported for others: what the import asks for
+    "__inputs",  # in an exported dashboard: what the import asks for
     "__requires",
     "definition",  # of a variable: the query as text, which the editor shows
-    "titleFormat",  # of an annotation: the Prometheus data source's own
+    "titleFormat",  # of an annotation: only for the Prometheus data source
     "step",
 }
-"""Keys that Grafana writes itself, and for which its schemas have no type."""
+"""Keys that Grafana writes itself, but that its schemas do not have."""
 
 
 def faults(document: dict[str, Any]) -> list[str]:
-    """Return what in *document* Grafana's types do not have, or have otherwise; each with its place."""
+    """Return the keys and values in *document* that Grafana's types lack or declare otherwise, with their places."""
     plugins.register_default_plugins()
     read = Dashboard.from_json(document)
     written = json.loads(JSONEncoder().encode(read))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The tables of docs/metrics.md, made from the metrics (names, labels, help texts) and from the alerts.
+"""Generates the tables of docs/metrics.md from the metrics (names, labels, help texts) and from the alerts.
 
 ``python tests/console/metrics_page.py`` writes them into the page.
 """
@@ -23,7 +23,7 @@ _UNITS = {"humanizePercentage": "N %", "humanizeDuration": "N s"}
 
 
 def written(page: str) -> str:
-    """Return *page* with its tables as they should be."""
+    """Return *page* with up-to-date tables."""
     return _TABLE.sub(lambda found: f"<!-- metrics: {found[1]} -->\n\n{table(found[1])}\n<!-- end -->", page)
 
 

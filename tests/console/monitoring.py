@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The PromQL expressions that conf/ has, for the tests: those of the dashboard and those of the alerts."""
+"""The PromQL expressions in conf/ for the tests: those of the dashboard and those of the alerts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DASHBOARD = CONF / "grafana" / "mptcp-proxy.json"
 ALERTS = CONF / "prometheus" / "alerts.yml"
 ALERT_TESTS = CONF / "prometheus" / "alerts.test.yml"
 METRIC = re.compile(r"\b(?:mptcp_throttler|mptcp_ext|squid)_[a-z0-9_]*[a-z0-9]")
-"""Every metric of ours that stands in an expression."""
+"""Matches every metric of ours in an expression."""
 _COMPARISON = re.compile(r" (==|!=|>=|<=|>|<) ")
 _VARIABLE = re.compile(r"label_values\((?P<selector>[^,]+), (?P<label>\w+)\)")
 
@@ -27,7 +27,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def panels() -> Iterator[dict[str, Any]]:
-    """Yield the panels that show something."""
+    """Yield all panels except rows."""
     for panel in dashboard()["panels"]:
         if panel["type"] != "row":
             yield panel
@@ -39,26 +39,26 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def filled_in(text: str, interval: str = "20s", chosen: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Return *text* with what Grafana puts in place of its variables: those values that are *chosen*, else all."""
+    """Return *text* with Grafana's variables replaced by the *chosen* values, or by a pattern for all."""
     text = text.replace("$__rate_interval", interval).replace("$__interval", interval)
     return re.sub(r"\$(instance|rule|path)\b", lambda found: _alternatives((chosen or {}).get(found[1])), text)
 
 
 def _alternatives(values: Sequence[str] | None) -> str:
-    """Return what Grafana makes of values for a regular expression in a string: of several, one of them."""
+    """Return the regular expression that Grafana makes of values: several become alternatives."""
     if values is None:
-        return ".*"  # the variables' own, for all
+        return ".*"  # the value for "All" in the variables
     escaped = [re.sub(r"([][\\^$.*+?(){}|])", r"\\\\\1", each) for each in values]
     return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 
 
 def compared(expression: str) -> str:
-    """Return *expression* so that it has a value where there are data: comparisons give 0 or 1 and filter nothing."""
+    """Return *expression* with comparisons that yield 0 or 1 instead of filtering, so that it always has a value."""
     return _COMPARISON.sub(r" \1 bool ", " ".join(expression.split()))
 
 
 def of_variable(name: str) -> set[str]:
-    """Return the places of the dashboard's expressions in which variable *name* stands."""
+    """Return the places of the dashboard's expressions that use variable *name*."""
     return {
         f"{panel['title']}, {target['refId']}"
         for panel in panels()
@@ -68,7 +68,7 @@ def of_variable(name: str) -> set[str]:
 
 
 def variables() -> dict[str, tuple[str, str]]:
-    """Return the selector and the label that each of the dashboard's query variables lists."""
+    """Return the selector and the label that each query variable of the dashboard lists."""
     found = {}
     for variable in dashboard()["templating"]["list"]:
         if variable["type"] == "query":
@@ -79,7 +79,7 @@ def variables() -> dict[str, tuple[str, str]]:
 
 
 def shown_expressions(chosen: Mapping[str, Sequence[str]] | None = None) -> dict[str, str]:
-    """Return every expression of the dashboard by its place, with the values of its variables that are *chosen*."""
+    """Return every expression of the dashboard by its place, for the *chosen* values of variables."""
     found = {
         f"{panel['title']}, {target['refId']}": filled_in(target["expr"], chosen=chosen)
         for panel in panels()
@@ -91,5 +91,5 @@ def shown_expressions(chosen: Mapping[str, Sequence[str]] | None = None) -> dict
 
 
 def alert_expressions() -> dict[str, str]:
-    """Return the expression of every alert by its name, as it stands."""
+    """Return the expression of every alert, unchanged, by its name."""
     return {rule["alert"]: " ".join(rule["expr"].split()) for rule in alerts()}

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the tests of the metrics share: answers in the form in which throttler, Squid and kernel give them, and the
-samples that a text of metrics has."""
+"""Helpers of the metrics tests: sample answers of throttler, Squid and kernel, and a parser for metrics."""
 
 from __future__ import annotations
 
@@ -34,12 +33,12 @@ def squid_page_texts() -> dict[str, str]:
 
 
 def by_kid(parts: Mapping[int, str]) -> str:
-    """Return a page that several processes of a Squid have written, each its part."""
+    """Return a page to which several processes of a Squid have contributed one part each."""
     return "".join(f"by kid{number} {{\n{text}}} by kid{number}\n\n" for number, text in parts.items())
 
 
 def squid_answer(*processes: int) -> SquidPages:
-    """Return what a Squid with such *processes* says of itself, or one with one process."""
+    """Return the answer of a Squid with these *processes*, by default one."""
     pages = squid_page_texts()
     return SquidPages(dict.fromkeys(processes or [1], parse_counters(pages["counters"])), parse_info(pages["info"]))
 
@@ -51,13 +50,13 @@ def kernel_answer() -> dict[str, int]:
 
 
 def library_answer(*services: str) -> Counted:
-    """Return what the preload libraries of such instances counted: 1 of the first name, 2 of the second, and so on."""
+    """Return counters of these services' preload libraries: 1 for the first counter, 2 for the second, and so on."""
     values = enumerate(COUNTERS.items(), 1)
     return {name: (text, dict.fromkeys(services or ["mptcpproxy"], value)) for value, (name, text) in values}
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
-    """Return *metrics* as Prometheus reads them."""
+    """Return *metrics* in the text format that Prometheus reads."""
 
     class Given(Collector):
         def collect(self) -> Iterable[Metric]:
@@ -70,7 +69,7 @@ def exposition(metrics: Iterable[Metric]) -> str:
 
 
 def samples(text: str) -> Samples:
-    """Return all samples of a text of metrics; none may come twice."""
+    """Return all samples of a text of metrics. No sample may come twice."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -81,5 +80,5 @@ def samples(text: str) -> Samples:
 
 
 def labelled(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the key of a sample."""
+    """Return the key of a sample in :func:`samples`."""
     return name, tuple(sorted(labels.items()))

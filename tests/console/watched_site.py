@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A watch over a throttler that is not real, on a clock of its own."""
+"""A watch over a fake throttler, on a clock of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START = 1_795_000_000.0
 
 
 class Site:
-    """A watch over a world, on a clock of its own."""
+    """A watch over a simulated world, on a clock of its own."""
 
     def __init__(self) -> None:
         self.now = START
@@ -28,7 +28,7 @@ class Site:
         self.fails: OSError | None = None
         self.says: dict[str, Any] | None = None
         self.began: float | None = None
-        """When the throttler did; None: as the world has it."""
+        """Start time of the throttler; None for the world's own."""
         self.alive: list[str] = []
         self.rests: list[float] = []
         self.takes = 0.0

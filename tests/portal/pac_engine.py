@@ -16,7 +16,7 @@ LIBRARY = "libpacparser.so.1"
 
 @contextmanager
 def pac_engine(script: str) -> Iterator[Callable[[str, str], str]]:
-    """Return what evaluates *script* for a URL and a host."""
+    """Yield a function that evaluates *script* for a URL and a host."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -24,7 +24,7 @@ def pac_engine(script: str) -> Iterator[Callable[[str, str], str]]:
             pytest.fail(f"needs {LIBRARY}, and CI may not skip: {error}", pytrace=False)
         pytest.skip(f"NOT TESTED, needs {LIBRARY}: apt install libpacparser1")
     library.pacparser_find_proxy.restype = ctypes.c_char_p
-    # 1 is success, unlike elsewhere in C.
+    # 1 means success here, contrary to the usual convention in C.
     assert library.pacparser_init() == 1
     try:
         assert library.pacparser_parse_pac_string(script.encode()) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The settings that the portal's tests share."""
+"""Settings that the portal's tests share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a throttler answers the portal, made by hand."""
+"""Hand-made answers of a throttler to the portal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 def of_clients(
     known: Mapping[str, Mapping[str, Any]], volumes: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({})
 ) -> Answer:
-    """Return what answers ``client`` by *known*, from the endpoint to what its owner may see, ``budgets`` by *volumes*,
-    from the address to its budgets, and nothing else.
+    """Return a function that answers ``client`` questions by *known*, and ``budgets`` questions by *volumes*.
 
-    One that has a ``token`` is known by that alone where the request has one; one that has a ``local``, to that alone.
+    *known*: what the owner of an endpoint may see. *volumes*: budgets by address. A request with a ``token`` is
+    answered by the entry with this token, any other request by its endpoint. An entry with ``local`` is only for that
+    local end.
     """
 
     def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:

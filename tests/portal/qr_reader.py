@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads QR codes by zbar (Debian's libzbar0), from what a browser shows of them."""
+"""Reads QR codes from a browser's picture by zbar (Debian's libzbar0)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GREY = int.from_bytes(b"Y800", "little")
 
 
 def qr_texts(pixels: bytes, width: int) -> list[str]:
-    """Return the texts of the codes in a grey picture, a byte for each pixel."""
+    """Return the texts of the QR codes in a grey picture with one byte per pixel."""
     try:
         zbar = ctypes.CDLL(LIBRARY)
     except OSError as error:

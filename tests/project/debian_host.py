@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A directory that stands for a Debian machine, on which ``run`` is started.
+"""A directory that represents a Debian machine, on which the script ``run`` is tested.
 
-The script runs as it is, except that the system's directories are rewritten to ones of the test; what installs and
-enables (apt-get, systemctl, update-rc.d, dpkg-query) are small programs that do to these directories what
-the real ones do to the system's.
+The script runs unchanged, except that system directories are replaced by directories of the test. The programs that
+install and enable (apt-get, systemctl, update-rc.d, dpkg-query) are small stubs that change these directories as the
+real ones change the system's.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DIRECTORIES = {
 MINE = "systemd/multi-user.target.wants/mine.service"
 ENABLED = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
 TIMERS = ("systemd/timers.target.wants/mine.timer", "systemd/timers.target.wants/logrotate.timer")
-"""That was enabled before; that of a dependency, which its installation enables."""
+"""Timers: one was enabled before, and one belongs to a dependency, whose installation enables it."""
 DEADLINE = 60
 
 PROGRAMS = {
     "id": "echo 0",
     "dpkg": "echo amd64",
-    # The release has no package whose name is in "lacks", and before an update nobody knows of any. "there-NAME" has
-    # what is there of a package, a line for each architecture. The format is repeated for each, without a newline.
+    # Packages named in "lacks" do not exist, and before an update no package is known. "there-NAME" has the state of a
+    # package, a line for each architecture. The format is applied to each line, without a newline.
     "dpkg-query": """
 for word; do
     case $word in -f=*) format=${word#-f=} ;; esac
@@ -47,7 +47,7 @@ fi | while read -r status architecture; do
 done
 """,
     "apt-cache": '[ -e "$ROOT/updated" ] && ! grep -qsx "$2" "$ROOT/lacks"',
-    # With "hold", an installation under way: it has enabled its services and goes on until "go" is there.
+    # If "hold" exists, apt-get enables the services and then waits until "go" exists, as in a running installation.
     "apt-get": """
 case "$*" in
 *update*)
@@ -72,7 +72,7 @@ if [ -e "$ROOT/hold" ]; then
 fi
 touch "$ROOT/installed"
 """,
-    # Makes a virtual environment, and is what starts its commands.
+    # This stub makes the virtual environment and runs its commands.
     "python3.11": """
 case "$*" in
 "-m venv .venv") mkdir -p .venv/bin && cp "$ROOT/bin/pip" .venv/bin ;;
@@ -98,7 +98,7 @@ mv "$ROOT/rc2.d/S01$1" "$ROOT/rc2.d/K01$1"
 
 
 class Host:
-    """A directory that stands for a machine, with a checkout that is set up but for the packages."""
+    """A directory that represents a machine; its checkout is set up, but the packages are missing."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -121,7 +121,7 @@ class Host:
         self.program(root / "checkout/.venv/bin/mptcp-bench", 'echo "$@" >"$ROOT/ran"')
         script = RUN.read_text()
         for real, mine in DIRECTORIES.items():
-            # Otherwise the test would do its work on this machine.
+            # Without the replacement the test would change this machine.
             assert real in script
             script = script.replace(real, str(root / mine))
         checkout = root / "checkout"
@@ -136,7 +136,7 @@ class Host:
         self.stamp(checkout)
 
     def stamp(self, checkout: Path) -> None:
-        """Have the virtual environment of *checkout* count as whole."""
+        """Mark the virtual environment of *checkout* as complete."""
         made_of = (checkout / "run").read_text() + f"{checkout.resolve()}\n{(self.root / 'bin/python3').resolve()}\n"
         stamp = hashlib.sha256(made_of.encode()).hexdigest()[:16]
         (checkout / ".venv" / f"stamp-{stamp}").touch()
@@ -148,7 +148,8 @@ class Host:
 
     def start(self, *arguments: str, checkout: str = "checkout") -> subprocess.Popen[str]:
         environment = {"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "ROOT": str(self.root), "CDPATH": "/usr"}
-        # From elsewhere and by a relative name, in a session as on a terminal, and if nohup(1) started us.
+        # Use another working directory and a relative name, a session of its own as on a terminal, and default signal
+        # handlers even if nohup(1) started us.
         return subprocess.Popen(
             ["env", "--default-signal", "sh", f"{checkout}/run", *arguments],
             cwd=self.root,

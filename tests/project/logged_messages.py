@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the daemons can log as a warning or an error, from their source.
+"""Collects the warnings and errors that the daemons can log, from their source code.
 
-A message is a text with :data:`HOLE` where something is filled in. The text is followed to its source: a local name, a
-constant, an argument of callers in the same file. A call that logs a text from elsewhere logs an exception of
-:data:`REFUSALS`, or what a function in :data:`FOUND_BY` returns; the texts of all of these are collected, too.
+Each message is a text with :data:`HOLE` in place of each value that is filled in. The text is followed to its source: a
+local name, a constant, or an argument of callers in the same file. A call may also log the text of an exception of
+:data:`REFUSALS`, or the result of a function in :data:`FOUND_BY`; the texts of these are collected, too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from typing import Final
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("throttler", "console", "gateway", "portal", "proxy", "tunnel", "common")
 BY_HAND: Final = {"cli", "commands", "doctor", "views", "replay", "feature_probe", "throttler_trial", "trial"}
-"""Folders and files of commands that a person runs. What a daemon says of its start there is an exception's text."""
+"""Directories and files of commands that a person runs.
+
+If a daemon logs something of these at its start, it is the text of an exception.
+"""
 HOLE: Final = "…"
 LEVELS: Final = {"warning", "error", "exception", "critical"}
 SAYING: Final = {"journal.say", "say", "self._say"}
-"""They take a text and a priority; ``log.log`` and ``syslog.syslog`` the other way round."""
+"""Functions that take text and priority. ``log.log`` and ``syslog.syslog`` take them in the other order."""
 REFUSALS: Final = {
     "AlreadyRunning",
     "GrantsError",
@@ -35,13 +38,13 @@ REFUSALS: Final = {
     "Unusable",
 }
 OTHERS: Final = {"DocumentError", "OSError", "ValueError", "UnicodeError"}
-"""Exceptions whose texts are a file's lines, the system's words, or written elsewhere on the page."""
+"""Exceptions whose texts come from a file's lines or from the system, or have their own place on the page."""
 FOUND_BY: Final = {
     "application.py:__init__": ("address_names.py:look",),
     "budgets.py:verify": ("bpf.py:put_right",),
     "listeners_watch.py:_tell": ("listeners_watch.py:_absent",),
     "pacing.py:verify": ("kernel/bpf.py:check", "bpf.py:put_right"),
-    "pacing.py:_set_those_that_differ": (),  # a KernelError's text
+    "pacing.py:_set_those_that_differ": (),  # the text of a KernelError
     "observe.py:open": ("sysctl.py:mptcp_missing",),
     "path_manager.py:_verify": ("sysctl.py:check", "path_manager.py:_verify"),
     "reconcile.py:verify": (
@@ -51,25 +54,25 @@ FOUND_BY: Final = {
         "nftables.py:check",
         "iptables.py:check",
     ),
-    "reported.py:say": (),  # what its callers say
-    "daemon.py:_reload": (),  # of settings and policy, by file and line
+    "reported.py:say": (),  # the text comes from its callers
+    "daemon.py:_reload": (),  # mistakes in settings and policy, by file and line
     "supervisor.py:run": ("supervisor.py:obstacles",),
 }
-"""Functions whose texts are handed on, by where they are logged; each by the end of its file's name."""
+"""For each place that logs a text from elsewhere: the functions that return the text. Keys match the end of a path."""
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Source:
-    """One file of Python."""
+    """One Python file."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path.relative_to(REPOSITORY))
         self.tree = ast.parse(path.read_text())
         self.constants = dict(_constants(self.tree))
         self.functions: dict[ast.AST, Function] = {}
-        """By node, the innermost function that it is in."""
+        """Innermost enclosing function of each node."""
         self.calls: list[ast.Call] = []
         self._parts: set[ast.AST] = set()
         self._look(self.tree, None)
@@ -86,7 +89,7 @@ class Source:
             self._look(each, function)
 
     def is_part(self, node: ast.AST) -> bool:
-        """Whether *node* is a piece of a longer text, or a docstring."""
+        """Return whether *node* is a piece of a longer text, or a docstring."""
         return node in self._parts
 
     def place(self, node: ast.AST) -> str:
@@ -94,7 +97,7 @@ class Source:
         return f"{self.name}:{'' if function is None else function.name}"
 
     def texts(self, node: ast.expr, seen: tuple[str, ...] = ()) -> set[str]:
-        """Return what *node* may be, as a text."""
+        """Return the possible texts of *node*."""
         match node:
             case ast.Constant(str(text)):
                 return {text}
@@ -134,9 +137,10 @@ class Source:
 
 def _parts(node: ast.AST) -> Iterable[ast.AST]:
     match node:
-        case ast.JoinedStr() | ast.Expr():  # an expression by itself is a docstring
+        case ast.JoinedStr() | ast.Expr():  # an expression statement is a docstring
             return ast.iter_child_nodes(node)
-        case ast.Call(ast.Name("Problem"), arguments):  # what is wrong, then where, and what is allowed
+        # the first argument is the problem; then come the place and the allowed values
+        case ast.Call(ast.Name("Problem"), arguments):
             return arguments[1:]
         case ast.BoolOp(_, values):
             return values
@@ -174,7 +178,7 @@ def _is_by_hand(source: Source) -> bool:
 
 
 def _is_loud(source: Source, level: ast.expr) -> bool:
-    """Whether *level*, a level of logging or a priority, may be a warning's or an error's."""
+    """Return whether *level*, a logging level or a syslog priority, can be a warning or an error."""
     known = {ast.unparse(level)}
     function = source.functions.get(level)
     if isinstance(level, ast.Name) and function is not None:
@@ -189,7 +193,7 @@ def _is_loud(source: Source, level: ast.expr) -> bool:
 
 
 def _logged(source: Source) -> Iterator[ast.expr]:
-    """Yield what is logged: the text of each call."""
+    """Yield the text argument of each call that logs a warning or an error."""
     for call in source.calls:
         callee, arguments = _callee(call), call.args
         owner, _, name = callee.rpartition(".")
@@ -202,8 +206,8 @@ def _logged(source: Source) -> Iterator[ast.expr]:
 
 
 def _shown(text: str) -> str:
-    """Return *text*, of a format or a literal one, as the page has it."""
-    if text.startswith(";"):  # behind something that may be empty, and then nothing is said
+    """Return *text*, a format or a literal, as the page shows it."""
+    if text.startswith(";"):  # this follows a text that may be empty; then nothing is logged
         return ""
     text = re.sub(r"%0?[\d.]*[sdgfx]", HOLE, text)
     return re.sub(rf"^(?:(?:mptcp-\w+: )+|{HOLE}: (?=\w))", "", text.partition("\n")[0])
@@ -215,9 +219,9 @@ def says_something(text: str) -> bool:
 
 @cache
 def messages() -> dict[str, str]:
-    """Return the messages, each with where it is logged or written.
+    """Return the messages, each with the place where it is logged or written.
 
-    :raises AssertionError: a call that logs a text from elsewhere, which nobody knows
+    :raises AssertionError: a call logs a text from elsewhere, and FOUND_BY does not list it
     """
     found: dict[str, str] = {}
     for source in sources():
@@ -248,7 +252,7 @@ def _handed_on(source: Source, node: ast.expr) -> Iterator[tuple[str, str]]:
 
 
 def _of_an_exception(source: Source, node: ast.expr) -> bool:
-    """Whether what is logged in the function of *node* is the text of exceptions that are known."""
+    """Return whether the function of *node* catches only known exceptions, and thus logs the text of one of these."""
     function = source.functions.get(node)
     kinds = {
         ast.unparse(kind).rpartition(".")[2]

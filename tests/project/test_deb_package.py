@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the tests of the package share, as far as it works without a package."""
+"""Tests for helpers of the package tests that work without a package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def test_without_git_the_checkout_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the tests of the package ended in an error where they were to be skipped."""
+    """Defect: without git, the package tests ended with an error instead of being skipped."""
     monkeypatch.syspath_prepend(Path(__file__).parent / "kernel")
     from deb_package import EARLIER, has_commit
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Names of the tests' files."""
+"""Test for the names of the tests' files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
-    """pytest imports them by their name alone, and refuses a run of all where two have the same."""
+    """pytest imports test files only by their names, and refuses a run if two have the same name."""
     names = Counter(path.name for path in TESTS.glob("**/test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests of the product and of the laboratory know nothing of the experiments; the laboratory loads no daemon's modules.
+"""Tests that other tests do not import the experiments, and that the laboratory loads no daemon's modules.
 
-The import contracts see import statements alone. Here are those of the tests, which they do not cover, and modules that
-are named in the text of a program.
+Import contracts check only import statements of the product. This module checks those of the tests, and modules that
+are named within the text of a program.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pytest
 TESTS = Path(__file__).parents[1]
 LABORATORY = TESTS.parent / "bench" / "mptcp_lab"
 WITHOUT_EXPERIMENTS = sorted({each.relative_to(TESTS).parts[0] for each in TESTS.glob("*/**/*.py")} - {"bench"})
-"""What has tests: what is added later is among them."""
+"""All directories that contain tests, including later ones."""
 DAEMONS = re.compile(r"\bmptcp_(?:console|portal|proxy|throttler)\b")
-"""Python packages; the commands have hyphens."""
+"""Names of Python packages; the commands have hyphens instead."""
 
 
 def imported(source: str) -> set[str]:
-    """Return the top-level packages that *source* imports, wherever it does."""
+    """Return the top-level packages that *source* imports, at any place."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -36,16 +36,16 @@ def imported(source: str) -> set[str]:
 
 @pytest.mark.parametrize("component", WITHOUT_EXPERIMENTS)
 def test_no_test_of_this_component_imports_the_experiments(component: str) -> None:
-    # What lies in tests/ itself is shared, and imported by these.
+    # Files directly in tests/ are shared by all components.
     files = [*(TESTS / component).rglob("*.py"), *TESTS.glob("*.py")]
     assert len(files) > len(list(TESTS.glob("*.py")))
     texts = {str(file): file.read_text() for file in files}
-    # What does not even have the word need not be parsed.
+    # A file without the word need not be parsed.
     assert [name for name, text in texts.items() if "mptcp_bench" in text and "mptcp_bench" in imported(text)] == []
 
 
 def named(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each string of *source* that names a package of a daemon; comments are no strings."""
+    """Yield line and text of each string in *source*, not comments, that names a package of a daemon."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DAEMONS.search(node.value):
             yield node.lineno, node.value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the package's scripts do where systemd runs and Squid comes and goes, which no copy of a machine's files has.
+"""Tests for the package's maintainer scripts on a host with systemd, on which Squid is installed and removed.
 
-They run as they are, except that the system's directories are rewritten to ones of the test; what they call are small
-programs that note it.
+The scripts run unchanged, except that system directories are replaced by directories of the test. The programs they
+call are small stubs that log their arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIRECTORIES = ("/etc/", "/run/", "/usr/lib/mptcp-steering-proxy/")
 
 
 class Host:
-    """A directory that stands for a machine that was booted by systemd."""
+    """A directory that represents a machine booted by systemd."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -27,16 +27,16 @@ class Host:
         for name in ("deb-systemd-invoke", "deb-systemd-helper", "systemctl"):
             self.program(f"bin/{name}", f'echo "{name} $*" >>"$ROOT/log"')
         self.program("usr/lib/mptcp-steering-proxy/bin/python3", ":")
-        # Squid came with the same dpkg, which has not configured it yet, and later has; with the squid.conf of Debian.
+        # dpkg installs Squid together with the package and configures it later; until then it has no state.
         self.squid("", "")
 
     def squid(self, state: str, conffiles: str) -> None:
-        """Have dpkg-query(1) say so of Squid."""
+        """Let dpkg-query(1) report this state and these conffiles of Squid."""
         show = f"case $* in *Status*) echo '{state}' ;; *squid-openssl) ;; *) echo '{conffiles}' ;; esac"
         self.program("bin/dpkg-query", show)
 
     def shipped_squid_conf(self) -> str:
-        """Make squid.conf as Debian's package has it, and return what dpkg then notes."""
+        """Write squid.conf as in Debian's package; return the conffile line that dpkg then has."""
         file = self.root / "etc/squid/squid.conf"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("http_port 3128\n")
@@ -47,7 +47,7 @@ class Host:
         (self.root / name).chmod(0o755)
 
     def run(self, script: str, *arguments: str) -> str:
-        """Run a maintainer script as dpkg does; return what it says."""
+        """Run a maintainer script as dpkg does; return its messages."""
         text = (DEBIAN / script).read_text()
         for real in DIRECTORIES:
             text = text.replace(real, f"{self.root}{real}")
@@ -69,7 +69,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_another_squid_has_those_that_run_by_it_start_anew(host: Host) -> None:
-    """Defect: after a security update of Squid proxy and relay went on with the old one, for months perhaps."""
+    """Defect: after a security update of Squid, proxy and relay kept running the old one, perhaps for months."""
     assert "interest-noawait /usr/sbin/squid" in (DEBIAN / "triggers").read_text().splitlines()
     host.run("postinst", "triggered", "/usr/sbin/squid")
     assert host.log == ["deb-systemd-invoke try-restart mptcp-proxy.service mptcp-relay.service"]
@@ -82,14 +82,14 @@ def test_without_systemd_nothing_is_started_anew(host: Host) -> None:
 
 
 AGAIN = ("0.1.0+deb12", "0.1.0+deb12")
-"""What dpkg gives to the scripts where a package was removed, and not purged: the version then, and the new one."""
+"""Arguments that dpkg passes if the package was removed but not purged: the former and the new version."""
 
 
 @pytest.mark.parametrize("versions", [(), AGAIN], ids=["first", "again"])
 def test_a_squid_that_came_as_a_dependency_is_stopped_at_each_installation(
     host: Host, versions: tuple[str, ...]
 ) -> None:
-    """Defect: not after a removal and "apt autoremove --purge": the new Squid had the port, and the proxy failed."""
+    """Defect: after "apt autoremove --purge" and a new installation Squid kept the port, and the proxy failed."""
     host.run("preinst", "install", *versions)
     host.squid("installed 5.7", host.shipped_squid_conf())
     said = host.run("postinst", "configure", *versions[:1])
@@ -100,14 +100,14 @@ def test_a_squid_that_came_as_a_dependency_is_stopped_at_each_installation(
 
 
 def test_a_squid_with_settings_of_somebody_is_left_alone_and_that_is_said(host: Host) -> None:
-    """Defect: squid.conf was there before Squid, as some tools have it: nothing was said, and the proxy failed."""
+    """Defect: if a tool had written squid.conf before Squid came, the script gave no message, and the proxy failed."""
     host.run("preinst", "install")
     conffiles = host.shipped_squid_conf()
     (host.root / "etc/squid/squid.conf").write_text("http_port 3128\n# ours\n")
     host.squid("installed 5.7", conffiles)
     said = host.run("postinst", "configure", "")
     assert "the squid.service of this host is left alone" in said
-    # Defect: with another port in squid.conf alone, as it said, nothing was capped.
+    # Defect: the message named only the port in squid.conf, so that the throttler did not watch the new port.
     for key, file in (("listen_ports", "throttler"), ("squid: ", "console"), ("port: ", "portal")):
         assert key in said
         assert f"/etc/mptcp-{file}/{file}.yaml" in said
@@ -123,12 +123,12 @@ def test_a_squid_of_before_is_left_alone(host: Host, state: str) -> None:
 
 
 def test_what_was_enabled_before_a_removal_runs_after_the_next_installation(host: Host) -> None:
-    """Defect: console, portal and relay were enabled, and did not run until the host booted."""
+    """Defect: enabled units (console, portal, relay) did not run until the host booted."""
     units = (f"mptcp-{name}.service" for name in ("console", "portal", "relay", "tunnel", "gateway"))
     start = f"deb-systemd-invoke start {' '.join(units)}"
     host.run("preinst", "install", *AGAIN)
     host.run("postinst", "configure", AGAIN[0])
-    # It starts those that are enabled.
+    # deb-systemd-invoke starts only the enabled units.
     assert start in host.log
     (host.root / "log").unlink()
     host.run("preinst", "upgrade", *AGAIN)

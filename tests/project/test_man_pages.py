@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What debian/man adds to the manual pages, and where the units send who wants to read more."""
+"""Tests for the additions of debian/man to the manual pages, and for the Documentation= of the units."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_each_page_has_examples_that_can_be_typed_and_files_that_there_are(page:
     for example in ours:
         program, *arguments = shlex.split(example)
         parser = importlib.import_module(f"{program.replace('-', '_')}.cli")._parser()
-        parser.parse_args(arguments)  # it ends the process by what it does not know
+        parser.parse_args(arguments)  # an unknown argument would end the process
     for file in re.findall(r"/etc/(mptcp-[\w-]+/[\w.-]+\.(?:conf|yaml))", text):
         assert (REPOSITORY / "conf" / Path(file).name).is_file(), file
     for document in re.findall(rf"{DOCUMENTS}([\w-]+\.md)", text):

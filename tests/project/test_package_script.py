@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``debian/package`` leaves nothing where it worked, however it ends, and the package where it is wanted.
+"""Tests for ``debian/package``: however it ends, it leaves no temporary files, and puts the package where it is wanted.
 
-What builds is a small program here.
+A small stub replaces the real build tool.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SCRIPT = Path(__file__).resolve().parents[2] / "debian/package"
 DEADLINE = 60
 PACKAGE = "mptcp-steering-proxy_0_all.deb"
 UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
-"""Makes of root a user whose permissions count, and who can read what is its own all the same."""
+"""Command prefix that makes root subject to file permissions. It can still read its own files."""
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """A working copy with the script, and with a little of what it packs."""
+    """Make a working copy with the script and some of the files that it packs."""
     made = tmp_path / "sources"
     for folder in ("debian", "conf", "docs", "systemd", "proxy/mptcp_proxy"):
         (made / folder).mkdir(parents=True)
@@ -41,7 +41,7 @@ def sources(tmp_path: Path) -> Path:
 
 
 def build(sources: Path, *arguments: str | Path, by: list[str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Return how the script ended; *by*: what it is started by."""
+    """Run the script and return the result. *by*: command prefix."""
     directory = sources.parent
     return subprocess.run(
         [*(by or []), "sh", "debian/package", *map(str, arguments)],
@@ -65,7 +65,7 @@ def test_the_package_is_left_where_it_is_asked_for(sources: Path) -> None:
     ("target", "named"), [("dist", "dist"), ("dist/new/made", "dist"), ("LICENSE/made", "LICENSE")]
 )
 def test_where_the_package_cannot_be_left_none_is_built(sources: Path, target: str, named: str) -> None:
-    """Defect: after a build by root, one without built for minutes, failed at its last step, and lost its package."""
+    """Defect: after a build by root, a build without root failed at its last step, after minutes, without a package."""
     (sources / "dist").mkdir(mode=0o555)
     ended = build(sources, target, by=UNPRIVILEGED if os.geteuid() == 0 else [])
     assert ended.returncode == 1
@@ -84,7 +84,7 @@ def test_what_root_makes_beside_the_sources_is_their_owners(sources: Path) -> No
     (sources / "link").symlink_to(sources.parent / "linked")
     for arguments, made, owner in (
         ([], sources / "dist", (65534, 65533)),
-        # What was asked for by name, and what was there before, is whose it was.
+        # A directory that was given by name or that existed before keeps its owner.
         (["made"], sources / "made", (0, 0)),
         (["link"], sources.parent / "linked", (0, 0)),
         ([there], there, (0, 0)),
@@ -99,7 +99,7 @@ def test_what_root_makes_beside_the_sources_is_their_owners(sources: Path) -> No
     ("number", "code"), [(signal.SIGHUP, 143), (signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["HUP", "INT", "TERM"]
 )
 def test_a_build_that_is_broken_off_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
-    """Defect: each left some hundred megabytes in /tmp."""
+    """Defect: each interrupted build left some hundred megabytes in /tmp."""
     work, programs = tmp_path / "tmp", tmp_path / "bin"
     work.mkdir()
     programs.mkdir()
@@ -107,7 +107,7 @@ def test_a_build_that_is_broken_off_leaves_nothing(tmp_path: Path, number: int, 
     builder.write_text(f"#!/bin/sh\ntouch {tmp_path / 'builds'}\nexec sleep {DEADLINE}\n")
     builder.chmod(0o755)
     environment = {"PATH": f"{programs}:/usr/bin:/bin", "TMPDIR": str(work)}
-    # As on a terminal, whose signal all processes get.
+    # As on a terminal, all processes get the signal.
     process = subprocess.Popen(
         ["env", "--default-signal", "sh", str(SCRIPT), str(tmp_path / "made")],
         env=environment,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What pages for operators say against the code: commands that can be typed, limits, exit statuses, units."""
+"""Tests of the pages for operators against the code: valid commands, limits, exit statuses, units."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPERATOR = (REPOSITORY / "docs/operator.md").read_text()
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield our commands in code blocks, after a prompt or not, and between backticks."""
+    """Yield our commands in code blocks, with or without a prompt, and between backticks."""
     blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     typed = [re.sub(r"^(?:\w*\$|#) ", "", line) for block in blocks for line in block.splitlines()]
     typed += re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
@@ -39,11 +39,11 @@ def test_commands_are_those_that_there_are(page: str) -> None:
     for command in found:
         program, *arguments = shlex.split(command)
         parser = importlib.import_module(f"{program.replace('-', '_')}.cli")._parser()
-        if len(arguments) == 1:  # named, not typed
+        if len(arguments) == 1:  # only named, not a command to type
             with pytest.raises(SystemExit, match=r"^0$"):
                 parser.parse_args([*arguments, "--help"])
         else:
-            parser.parse_args(arguments)  # it ends the process by what it does not know
+            parser.parse_args(arguments)  # an unknown argument would end the process
 
 
 @pytest.mark.parametrize("page", PAGES)

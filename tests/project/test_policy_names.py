@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""debian/policy-names: names of the policy in use, for the TAB key."""
+"""Tests for debian/policy-names, which prints names of the current policy for the TAB key."""
 
 from __future__ import annotations
 

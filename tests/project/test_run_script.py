@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``run`` leaves no service enabled and no policy-rc.d behind, however it ends, on a machine of directories."""
+"""Tests for ``run``: however it ends, it leaves no service enabled and no policy-rc.d behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_an_installation_leaves_nothing_enabled_and_a_second_run_installs_nothin
     assert code == 0, errors
     assert (host.root / "ran").read_text() == "demo --output x y\n"
     host.assert_as_before()
-    # Timers stay, those of dependencies too.
+    # Timers stay enabled, including those of dependencies.
     assert all(host.has(timer) for timer in TIMERS)
     code, _, errors = host.end(host.start("demo"))
     assert (code, errors) == (0, "")
@@ -34,7 +34,7 @@ def test_an_installation_leaves_nothing_enabled_and_a_second_run_installs_nothin
 
 
 def test_a_package_that_the_release_has_not_is_left_out_where_it_can_be_done_without(host: Host) -> None:
-    """Defect: Debian 13 has no Traffic Server, and nothing could be tested there."""
+    """Defect: Debian 13 has no Traffic Server, so no test could run there."""
     host.program(host.root / "checkout/.venv/bin/pytest", 'echo "$@" >"$ROOT/ran"')
     (host.root / "lacks").write_text("trafficserver\n")
     code, _, errors = host.end(host.start("test", "-k", "x"))
@@ -43,11 +43,11 @@ def test_a_package_that_the_release_has_not_is_left_out_where_it_can_be_done_wit
     assert "trafficserver" not in (host.root / "asked").read_text().split()
     assert "haproxy" in (host.root / "asked").read_text().split()
     assert (host.root / "ran").read_text() == "-k x\n"
-    # The next one has nothing to install, and asks nobody.
+    # The next run has nothing to install and does not use the network.
     (host.root / "asked").unlink()
     assert host.end(host.start("test", "-k", "x"))[::2] == (0, "")
     assert not host.has("asked")
-    # What cannot be done without is asked for all the same: apt-get says what is wrong.
+    # A missing package that is required is requested anyway, so that apt-get reports the problem.
     (host.root / "lacks").write_text("squid\n")
     host.end(host.start("demo"))
     assert "squid" in (host.root / "asked").read_text().split()
@@ -67,7 +67,7 @@ def test_a_package_that_the_release_has_not_is_left_out_where_it_can_be_done_wit
     ],
 )
 def test_a_package_counts_where_it_is_installed_for_this_machine(host: Host, there: str, asked: bool) -> None:
-    """Defect: where libc6-dev was there for a second architecture too, each run asked for it, and for the network."""
+    """Defect: if libc6-dev was also installed for a second architecture, each run asked for it over the network."""
     host.touch("installed")
     (host.root / "there-libc6-dev").write_text(there)
     host.end(host.start("demo"))
@@ -78,7 +78,7 @@ def test_a_package_counts_where_it_is_installed_for_this_machine(host: Host, the
 @pytest.mark.nightly(besides=("[test -k x]",))
 @pytest.mark.parametrize("command", [("test", "-k", "x"), ("deb", "--test")], ids=" ".join)
 def test_git_is_there_for_tests(host: Host, command: tuple[str, ...]) -> None:
-    """Defect: they failed on a machine without it, on which the project was unpacked from an archive."""
+    """Defect: without git, as on a machine that unpacked the project from an archive, the tests failed."""
     host.program(host.root / "checkout/.venv/bin/pytest", "exit 0")
     assert host.end(host.start(*command))[0] == 0
     assert "git" in (host.root / "asked").read_text().split()
@@ -95,7 +95,7 @@ def test_an_installation_that_fails_half_way_is_taken_back_and_its_words_are_sho
 
 
 def test_without_the_network_it_says_that_and_not_only_that_it_knows_no_package(host: Host) -> None:
-    """Defect: a fresh machine without the network was told "Unable to locate package", and nothing else."""
+    """Defect: without the network a new machine showed only "Unable to locate package"."""
     host.touch("offline")
     code, _, errors = host.end(host.start("demo"))
     assert code == 1
@@ -239,7 +239,7 @@ PIPS_LINES = {
 def test_the_commands_it_makes_import_nothing_from_where_root_stands_or_the_environment_says(
     tmp_path: Path, lines: str
 ) -> None:
-    """As pip writes them, and as ``run`` leaves them when it has made the virtual environment."""
+    """The command files are as pip writes them, then changed as ``run`` does after making the virtual environment."""
     commands, trap = tmp_path / ".venv/bin", tmp_path / "trap"
     commands.mkdir(parents=True)
     trap.mkdir()
@@ -260,8 +260,10 @@ def test_the_commands_it_makes_import_nothing_from_where_root_stands_or_the_envi
 
 
 def test_a_checkout_that_was_moved_and_a_new_python_get_an_environment_of_their_own(host: Host) -> None:
-    """Defect: commands of a moved checkout were "not found", those of a copy ran the code of the first one, and after
-    an upgrade of Debian none found its modules."""
+    """Defect: in a moved checkout commands were "not found", and commands of a copy ran the first checkout's code.
+
+    After an upgrade of Debian no command found its modules.
+    """
     host.touch("installed")
     elsewhere = host.root / "else where"
     (host.root / "checkout").rename(elsewhere)
@@ -281,7 +283,7 @@ def test_a_checkout_that_was_moved_and_a_new_python_get_an_environment_of_their_
 
 
 def test_no_command_stays_that_would_not_be_isolated() -> None:
-    """``run`` does that to each virtual environment it makes, before it starts a command of it."""
+    """``run`` isolates the commands of each virtual environment that it makes, before it starts one of them."""
     made = RUN.read_text().partition("install_python() {")[2].partition("\n}")[0]
     assert made.index("pip install --quiet --disable-pip-version-check --editable") < made.index("isolate_commands")
     assert made.index("isolate_commands") < made.index(".venv/bin/mptcp-proxy")

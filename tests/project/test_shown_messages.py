@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages of the commands that pages show: as the commands print them."""
+"""Tests that messages on pages are those that the commands print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGES = sorted((*REPOSITORY.glob("docs/*.md"), REPOSITORY / "README.md"))
 
 
 def test_each_line_that_the_bench_complains_begins_with_its_name() -> None:
-    """Defect: of messages with several lines the first one alone did."""
+    """Defect: in a message of several lines only the first line had the prefix."""
     blocks = [block for page in PAGES for block in re.findall(r"^```\S*\n(.*?)^```$", page.read_text(), re.M | re.S)]
     complaints = [block.splitlines() for block in blocks if block.startswith("mptcp-bench: ")]
     assert complaints
@@ -19,7 +19,7 @@ def test_each_line_that_the_bench_complains_begins_with_its_name() -> None:
 
 
 def test_lines_of_the_shipped_configuration_are_where_pages_say() -> None:
-    """Defect: a line had moved."""
+    """Defect: a line had moved to another number."""
     shown = [found for page in PAGES for found in re.findall(r"`(conf/[\w./-]+):(\d+): ([^:`]+): ", page.read_text())]
     assert ("conf/squid.conf", "request_entities on") in {(file, text) for file, _, text in shown}
     for file, number, text in shown:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The patches for Debian's Squid, by themselves: whether they fit is seen by ``./run squid`` alone."""
+"""Tests for the patches to Debian's Squid themselves; only ``./run squid`` shows whether they apply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_release_has_what_it_lacks_in_one_order_and_nothing_lies_beside_it
 
 @pytest.mark.parametrize("patch", ALL, ids=lambda patch: f"{patch.parent.name}, {patch.stem}")
 def test_each_says_what_it_is_and_its_hunks_are_whole(patch: Path) -> None:
-    """DEP-3; and as many lines as each hunk says, which an edit by hand forgets."""
+    """Check the DEP-3 header, and the line counts of each hunk, which manual edits often break."""
     header, _, body = patch.read_text().partition("\n---\n")
     for field in ("Description", "Author", "Forwarded", "Last-Update"):
         assert re.search(rf"^{field}: \S", header, re.MULTILINE), field

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The units of systemd: how exposed they are, and that they fail where a restart cures nothing."""
+"""Tests for the systemd units: how exposed they are, and that they fail if a restart cannot help."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ def test_what_a_restart_does_not_cure_is_not_started_again(unit: Path) -> None:
     (statuses,) = values(unit, "RestartPreventExitStatus")
     assert set(statuses.split()) == {str(CONFIGURATION), str(USAGE)}
     (burst,), (interval,) = values(unit, "StartLimitBurst"), values(unit, "StartLimitIntervalSec")
-    # Each start takes a second or more, and RestartSec besides: the limit has to be reached.
+    # Each start takes a second or more, plus RestartSec; with these values a failing unit still reaches the start
+    # limit.
     assert int(burst) * (1 + 5) < int(interval)
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_a_worker_that_the_kernel_kills_for_want_of_memory_does_not_end_all(unit: Path) -> None:
-    """Defect: systemd stopped the whole service, as it does where nothing else is said (systemd.service(5))."""
+    """Defect: systemd stopped the whole service, which is its default (systemd.service(5))."""
     assert values(unit, "OOMPolicy") == ["continue"]
 
 
@@ -78,13 +79,13 @@ def test_systemd_is_told_and_reloads_are_waited_for(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
 def test_addresses_are_waited_for(unit: Path) -> None:
-    """At boot an address of the network may come late; five starts without it would be the last."""
+    """At boot, network addresses may come late. After five failed starts systemd would give up."""
     assert "network-online.target" in values(unit, "After")[0].split()
     assert values(unit, "Wants")[0] == "network-online.target"
 
 
 def test_the_relay_is_kept_as_the_proxy_is() -> None:
-    """Word for word, but for its names: what is learnt for one holds for the other."""
+    """The two units are identical except for names, so that each improvement of one applies to the other."""
     hardening = {
         unit: [line for line in unit.read_text().split("[Service]")[1].splitlines() if line and line[0] not in "#E"]
         for unit in (PROXY, RELAY)
@@ -97,15 +98,15 @@ def test_the_relay_is_kept_as_the_proxy_is() -> None:
 def test_check_knows_what_squid_may_open_as_a_service(
     role: Role, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Defect: a list below /root was good, and no restart of the unit came up again."""
+    """Defect: check accepted a list below /root, and the unit did not come up after a restart."""
     unit = UNITS / role.unit
-    # As systemd has what the file says: it prints the lists as they are written.
+    # systemd prints list properties as the unit file writes them.
     properties = {key: " ".join(values(unit, key)) for key in PROPERTIES}
     assert {key for key, value in properties.items() if value} == {
         *("ProtectSystem", "ProtectHome", "PrivateTmp", "TemporaryFileSystem"),
         *("BindPaths", "ReadWritePaths", "RuntimeDirectory"),
     }
-    # What else there is that hides something, or makes it read-only, sandbox.py is to learn first.
+    # If the unit gets another setting that hides paths or makes them read-only, sandbox.py must support it first.
     known = "|".join(PROPERTIES)
     others = re.findall(
         rf"^(?!(?:{known})=)(\w*(?:Paths|Directory|Directories|FileSystem|Images?))=", unit.read_text(), re.M
@@ -120,13 +121,13 @@ def test_check_knows_what_squid_may_open_as_a_service(
     read_only = ("/etc/mptcp-proxy/a", "/usr/a", "/srv/a", "/run/a", "/var/spool/squid/a", "/var/lib/a", "/opt/a")
     assert warned(role, [f'acl a src "{name}"' for name in (*seen, *unseen)]) == set(unseen)
     assert warned(role, [f"cache_log {name}" for name in (*written, *read_only, *unseen)]) == {*read_only, *unseen}
-    # What is shipped is good there.
+    # The shipped configuration passes.
     shipped = (UNITS.parent / "conf" / role.file).read_text().splitlines()
     assert warned(role, shipped) == set()
 
 
 def warned(role: Role, lines: list[str]) -> set[str]:
-    """Return the names in *lines*, those of the configuration of *role*, that its unit cannot open."""
+    """Return the file names in *lines*, a configuration of *role*, that its unit cannot open."""
     numbered = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(lines, 1)]
     found = sandbox.unit_problems(role.installed, numbered, (), role.service_name, role)
     return {each.text.split(": ")[0].split()[-1].strip('"') for each in found if each.line}
@@ -141,7 +142,7 @@ def test_the_throttler_is_not_root_and_has_no_more_than_it_uses() -> None:
 
 
 def test_what_the_throttler_is_given_of_root_is_taken_back_when_it_has_ended() -> None:
-    """Defect: after a purge the lock of iptables was owned by a number that the next user of the host gets."""
+    """Defect: after a purge the iptables lock belonged to a user id that the next user of the host would get."""
     (given,), (back,) = values(THROTTLER, "ExecStartPre"), values(THROTTLER, "ExecStopPost")
     assert set(re.findall(r"chown \S+ (\S+)", given)) == {"/run/xtables.lock"}
     assert given.startswith("-+/bin/sh -c ")
@@ -162,7 +163,7 @@ def test_the_console_is_nobody_and_may_ask_the_throttler_alone() -> None:
     assert re.findall(r"^(?:ReadWritePaths|\w+Directory)=.*", CONSOLE.read_text(), re.MULTILINE) == [
         "StateDirectory=mptcp-console"
     ], "what each path carried, and nothing else"
-    # Its token is root's to write. What fails there the console says itself.
+    # Only root can write its token. If that fails, the console reports it itself.
     assert values(CONSOLE, "ExecStartPre") == ["-+/opt/mptcp-steering-proxy/bin/mptcp-console make-token"]
 
 
@@ -170,23 +171,23 @@ def test_the_portal_is_nobody_who_may_ask_the_throttler() -> None:
     assert values(PORTAL, "DynamicUser") == ["yes"]
     assert values(PORTAL, "SupplementaryGroups") == [THROTTLER_USER]
     assert values(PORTAL, "CapabilityBoundingSet") == values(PORTAL, "AmbientCapabilities") == [""]
-    # Without netlink it could not tell Squid from other programs of the host.
+    # The portal needs netlink to distinguish Squid from other programs of the host.
     assert values(PORTAL, "RestrictAddressFamilies") == ["AF_UNIX AF_INET AF_INET6 AF_NETLINK"]
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_nobody_else_can_put_a_file_where_the_workers_share_memory(unit: Path, tmp_path: Path) -> None:
-    """Defect: a file of any user in the host's /dev/shm, by the name of one of Squid's, kept the unit from starting."""
+    """Defect: any user could create a file with one of Squid's names in /dev/shm, which kept the unit from starting."""
     (own,) = values(unit, "TemporaryFileSystem")
     path, _, options = own.partition(":")
     assert path == str(SHARED_MEMORY)
-    # The mode is for the user that Squid goes on as.
+    # Squid, which drops root, must be able to write there.
     assert set(options.split(",")) == {"mode=1777", "size=50%"}
     if os.geteuid() == 0:
-        # systemd gives them to the kernel as they are: a unit with others does not start.
+        # systemd passes these options to the kernel unchanged: with wrong ones the unit does not start.
         mount = ["unshare", "--mount", "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)]
         subprocess.run(mount, check=True)
-    # systemd mounts one thing at a place, and what is named there comes first.
+    # systemd mounts only one thing at a place, and ReadWritePaths would take precedence.
     assert str(SHARED_MEMORY) not in " ".join(values(unit, "ReadWritePaths")).split()
     assert values(unit, "PrivateMounts") == ["yes"]
 
@@ -195,7 +196,7 @@ def test_nobody_else_can_put_a_file_where_the_workers_share_memory(unit: Path, t
 def test_systemd_understands_each_line(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("NOT TESTED: systemd-analyze is not installed")
-    # The programs are where the package has them.
+    # The commands exist only where the package is installed.
     copy = tmp_path / unit.name
     copy.write_text(re.sub(r"^(Exec\w+)=.*$", r"\1=/bin/true", unit.read_text(), flags=re.MULTILINE))
     command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)]
@@ -205,7 +206,7 @@ def test_systemd_understands_each_line(unit: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Path) -> None:
-    """Defect: who could end a worker again and again had the unit fail, and stay so, after some seconds of that."""
+    """Defect: a client that could crash a worker again and again made the unit fail for good within seconds."""
     (burst,), (interval,), (pause,) = (
         values(unit, key) for key in ("StartLimitBurst", "StartLimitIntervalSec", "RestartSec")
     )
@@ -214,25 +215,25 @@ def test_ends_of_what_had_served_are_too_seldom_for_the_limit_of_starts(unit: Pa
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_a_start_and_a_reload_may_take_as_long_as_the_command_waits(unit: Path) -> None:
-    """Defect: with two million names in a list systemd ended each start after its own 90 s, and gave up each reload."""
+    """Defect: with two million names in a list systemd ended each start and each reload after its default of 90 s."""
     (limit,) = values(unit, "TimeoutStartSec")
     assert int(limit) > PATIENCE + PARSE_SECONDS + UNOPENED
-    # For another command that reloads, and for its own.
+    # A reload may first wait for another reload command.
     assert int(limit) > 2 * reloads.SECONDS
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_no_limit_of_memory_ends_squid(unit: Path) -> None:
-    """The kernel counts what came in by Multipath TCP, and does not take it off again (docs/operator.md)."""
+    """The kernel's memory accounting adds data received by Multipath TCP and never subtracts it (docs/operator.md)."""
     assert not re.search(r"^Memory(Max|High|Limit|SwapMax)=", unit.read_text(), re.MULTILINE)
 
 
 def test_no_page_has_a_unit_copied_whose_commands_are_elsewhere() -> None:
-    """Defect: a relay that was set up by its page did not start (203/EXEC), and hid the package's unit for good."""
+    """Defect: a unit copied as docs/relay.md said did not start (203/EXEC) and hid the package's unit for good."""
     pages = [UNITS.parent / "README.md", *(UNITS.parent / "docs").glob("*.md")]
     copied = re.compile(r"\b(?:cp|install)\b[^`\n]*\bsystemd/\S*\.service")
     assert [page.name for page in pages if copied.search(page.read_text())] == []
-    # What is copied is what the package has; a password for a parent may stand in it.
+    # The page copies the file that the package installs, with restricted rights: it may contain a parent's password.
     rules = (UNITS.parent / "debian/rules").read_text()
     assert "$(TREE)/etc/mptcp-proxy/relay-squid.conf.example" in rules
     step = "cd /etc/mptcp-proxy && {}install -m640 -g proxy relay-squid.conf.example relay-squid.conf"
@@ -241,7 +242,7 @@ def test_no_page_has_a_unit_copied_whose_commands_are_elsewhere() -> None:
 
 
 def test_an_interface_that_comes_late_starts_the_throttler_as_the_page_says(tmp_path: Path) -> None:
-    """Defect: "systemctl reenable" of systemd 252 reads no drop-in, and nothing would have started it."""
+    """Defect: "systemctl reenable" of systemd 252 ignores drop-ins, so nothing would have started the throttler."""
     if shutil.which("systemctl") is None:
         pytest.skip("NOT TESTED: systemctl is not installed")
     said = re.search(
@@ -255,7 +256,7 @@ def test_an_interface_that_comes_late_starts_the_throttler_as_the_page_says(tmp_
     shutil.copy(THROTTLER, units)
     (own / "mptcp-throttler.service.d/override.conf").write_text(f"[Install]\n{said[1]}\n")
     systemctl = ["systemctl", "--quiet", f"--root={tmp_path}"]
-    # As the package has it.
+    # The package enables the unit this way.
     subprocess.run([*systemctl, "enable", "mptcp-throttler"], check=True, timeout=60)
     wanted = own / f"{said[1].partition('=')[2]}.wants/mptcp-throttler.service"
     wanted.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""docs/troubleshooting.md has a line for every warning and error of the daemons, and none that there is not."""
+"""Tests that docs/troubleshooting.md lists every warning and error of the daemons, and no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from logged_messages import HOLE, PACKAGES, REPOSITORY, messages
 
 PAGE = (REPOSITORY / "docs/troubleshooting.md").read_text()
 MOST = 14
-"""Messages that one text on the page may stand for."""
+"""Largest number of messages that one text on the page may stand for."""
 
 
 def patterns() -> dict[str, re.Pattern[str]]:
@@ -25,12 +25,12 @@ def test_messages_of_each_daemon_are_found() -> None:
     assert {place.partition("/")[0] for place in messages().values()} == set(PACKAGES)
     known = messages()
     for text in (
-        "… segments dropped by the capture buffer",  # of a format
-        "Squid does not listen on port …; why is said in …",  # of another method
-        "the keeper of the path manager is gone, without which a kill costs joins",  # of a list
-        "no address of parent …: …",  # of a local name
-        "…: …; the names from before are shown",  # of a callback
-        "ledger … is no regular file; remove it",  # of an exception
+        "… segments dropped by the capture buffer",  # from a format string
+        "Squid does not listen on port …; why is said in …",  # from another method
+        "the keeper of the path manager is gone, without which a kill costs joins",  # from a list
+        "no address of parent …: …",  # from a local name
+        "…: …; the names from before are shown",  # from a callback
+        "ledger … is no regular file; remove it",  # from an exception
     ):
         assert text in known
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whoever starts the project's programs with whatever umask: other users can enter and read what they make.
+"""Tests that other users can enter and read what the project's programs make, whatever the umask.
 
-Defect: with umask 027 or 077 the demo could not work, for Apache and Squid could not enter their directories.
+Defect: with umask 027 or 077 the demo failed, because Apache and Squid could not enter their directories.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the package, the wheels and the locks say of versions and dependencies is the same everywhere."""
+"""Tests that package, wheels and locks agree on versions and dependencies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pyproject(directory: str = ".") -> dict[str, Any]:
 
 
 def locked(name: str) -> dict[str, tuple[str, int]]:
-    """Return the version of each package of a lock, and how many hashes it has."""
+    """Return the version and the number of hashes of each package in a lock file."""
     blocks = re.split(r"^(?=[a-z0-9])", (LOCKS / name).read_text(), flags=re.MULTILINE | re.IGNORECASE)
     pins = (re.match(r"([\w.-]+)==(\S+)", block) for block in blocks)
     return {canonicalize_name(pin[1]): (pin[2], pin.string.count("--hash=sha256:")) for pin in pins if pin is not None}
@@ -82,10 +82,10 @@ def test_run_installs_what_the_package_is_built_with() -> None:
 
 
 def test_run_installs_what_dpkg_asks_for_by_itself(tmp_path: Path) -> None:
-    """Defect: build-essential, whatever debian/control says; on a fresh host "./run deb" ended for the lack of it."""
+    """Defect: ``run`` did not install build-essential, which dpkg needs, so that "./run deb" failed on a new host."""
     if shutil.which("dpkg-checkbuilddeps") is None:
         pytest.skip("NOT TESTED: dpkg-checkbuilddeps is not installed")
-    # As if nothing were installed.
+    # Simulate a host on which nothing is installed.
     (tmp_path / "status").touch()
     command = ["dpkg-checkbuilddeps", f"--admindir={tmp_path}", str(REPOSITORY / "debian/control")]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
@@ -96,6 +96,6 @@ def test_run_installs_what_dpkg_asks_for_by_itself(tmp_path: Path) -> None:
 
 
 def test_what_chooses_the_package_that_is_tested_gets_past_sudo() -> None:
-    """Defect: "before it", said the page; sudo takes it away, and another package than the named one was tested."""
+    """Defect: the page put the variable before the command, but sudo removes it, so that another package was tested."""
     text = (REPOSITORY / "docs/packages.md").read_text()
     assert re.findall(r"`([^`]*)MPTCP_PACKAGE=", text) == ["sudo env "]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the wheels ship, as the builder says that makes them: the product nothing of the bench, nor of the tests."""
+"""Tests for the content of the wheels, as their builder reports it: the product's has neither bench nor tests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_wheel_ships_its_packages_and_no_others(directory: str, packages: set[
     if packages == PRODUCT:
         programs = {name.rpartition(".")[0] for name in names if name.endswith(".c") and "/sockets/programs/" in name}
         assert {f"{name}.o" for name in programs} <= set(names), "BPF programs are compiled where a wheel is made"
-        # Not in its packages either, and nothing that is shipped needs it.
+        # Its packages do not contain them either, and no shipped file needs them.
         assert [name for name in names if any(word in name.split("/") for word in (*BENCH, "bench", "tests"))] == []
         imports = re.compile(r"^\s*(from|import) mptcp_(bench|lab)\b", re.MULTILINE)
         assert [name for name, text in code.items() if imports.search(text)] == []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is broken in experiments on real packets, and how it is told that their aims see it.
+"""Helpers for faults in experiments on real packets, and for checking that their aims notice them.
 
-What is broken leaves no rate near its bound, and is judged once. What is sound is tried again, for a busy machine may
-miss a rate; so is a void run of either.
+A fault keeps every rate far from its bound, so one run is judged. A sound setup may miss a rate on a busy machine, so
+it is tried again, as is a void run of either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mptcp_bench.experiments.setup import Setup
 from mptcp_lab.testbed.services import Throttler, start_throttler
 
 TRIES = 3
-"""Of what is sound."""
+"""Attempts for a sound setup."""
 SOUND, DEAD, WRONG, NEVER, UNUSED, FALLBACK = (
     "sound",
     "throttler dead",
@@ -29,7 +29,7 @@ SOUND, DEAD, WRONG, NEVER, UNUSED, FALLBACK = (
 
 
 def misses(measured: Callable[[], set[str]], fault: str, expected: set[str]) -> None:
-    """Assert that what is *measured* misses the aims *expected* at least, and none where none is."""
+    """Assert that *measured* misses at least the aims *expected*, or no aim if none is expected."""
     for _ in range(TRIES if fault == SOUND else 1):
         missed = valid(measured)
         if missed >= expected and bool(missed) is bool(expected):
@@ -38,14 +38,14 @@ def misses(measured: Callable[[], set[str]], fault: str, expected: set[str]) -> 
 
 
 def dead(*arguments: Any) -> Throttler:
-    """Return a throttler that ended as soon as it had started."""
+    """Return a throttler that was stopped directly after its start."""
     throttler = start_throttler(*arguments)
     throttler.process.stop()
     return throttler
 
 
 def dying_after_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the throttler of a setup end when the policy of a transfer is in force, before that begins."""
+    """Let the throttler of a setup stop when a transfer's policy is in force, before the transfer begins."""
     load = Setup.load_between
 
     def dying(self: Setup, policy: str, rules: Sequence[str]) -> None:
@@ -56,7 +56,7 @@ def dying_after_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken_policy(policy: str, fault: str) -> str:
-    """Return the text of *policy*, whose cap is on Ethernet, as *fault* has it."""
+    """Return the text of *policy*, which caps Ethernet, with *fault*."""
     if fault == NEVER:
         return f"{policy}dry_run: true\n"
     if fault == WRONG:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Table 1 for real: every request is found on both sides of the proxy, and nothing goes out before it came in."""
+"""Tests for Table 1 on real packets: each request is found on both sides of the proxy, and leaves after its arrival."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kernel
 SIZES = (1024, 300_000)
 ATTEMPTS = 5
 LONG = 20.0
-"""Seconds: no interval of a working proxy is longer, however busy the machine."""
+"""Seconds. No interval of a working proxy is longer, however busy the machine is."""
 NEEDED = ("squid", "apache2", "curl", "mptcpize", "tcpdump", "gcc")
 
 
@@ -49,7 +49,7 @@ class Setup:
 @pytest.fixture(scope="module")
 def setup(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Setup:
     require(*NEEDED)
-    # Two interfaces: what comes in by one may go out by the other, in two files.
+    # With two interfaces, data may come in by one and leave by the other, so that two capture files are needed.
     return Setup.on(make_module_testbed(TWO_PATHS_TWO_INTERFACES))
 
 
@@ -80,13 +80,13 @@ def test_segments_of_a_transfer_each_way_over_two_subflows(setup: Setup) -> None
 
     for _ in range(ATTEMPTS):
         measured = measure(setup.lab, setup.proxy.url(), setup.origin, workload, multipath=True).exchanges
-        # On a busy machine the second subflow may come when all has been carried.
+        # On a busy machine the second subflow may join after all data was carried.
         if max(exchange.subflows for exchange in measured) == 2:
             break
 
     assert max(exchange.subflows for exchange in measured) == 2
     for exchange in measured:
-        # No segment carries more than the MTU; offloads are off.
+        # Offloads are off, so that no segment exceeds the MTU.
         assert len(exchange.down) >= 300_000 // 1500
         assert len(exchange.up) >= 200_000 // 1500
         assert all(0 < seconds < LONG for seconds in (*exchange.up, *exchange.down))
@@ -142,10 +142,10 @@ def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], requir
     require(*NEEDED, "sshd", "ssh")
     hosts = start_ssh_hosts(make_testbed(plain()))
     with hosts.core.entered(), remote_lab(read_inventory(hosts.inventory())) as lab:
-        # Nothing slows a real origin down: its link is not ours.
+        # On a real origin, no qdisc of ours slows its link.
         got = list(runs(lab, congestion_control="bbr", repetitions=1, seed=1))
 
-    # What did not count has been tried again.
+    # Invalid runs were repeated.
     valid = [run for run in got if run.valid]
     assert [run.case for run in valid] == [MPTCP, TCP], [run.reason for run in got]
     for run in valid:

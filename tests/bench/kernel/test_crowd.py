@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The crowd of ``scale`` and ``soak`` is as large as it was asked for, though all of it has one address a path."""
+"""Test that the crowd of ``scale`` and ``soak`` has the requested size, though it has only one address per path."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def test_without_squid_a_crowd_joins_though_it_closes_more_than_it_has_ports(
     wait_until(lambda: crowd.client.read().opened >= 9000, "more are opened than there are ports", timeout=120)
     crowd.churn(0)
     crowd.hold(200)
-    # Of those that the client has closed, the proxy's side ends a little later.
+    # The proxy's side of connections that the client has closed ends a little later.
     wait_until(lambda: crowd.sockets().two_subflows == 200, "all that stand have both subflows, and they alone")
     assert crowd.client.read().refused == crowd.client.read().ended == 0

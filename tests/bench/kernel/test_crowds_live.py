@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment ``crowds`` on real packets: what limits a client does, and without it an aim is missed."""
+"""Tests for the experiment ``crowds`` on real packets: limits work, and without them an aim is missed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_one_address_has_no_more_than_its_share_but_where_nothing_limits_it(
     require("root", "mptcp", "squid", "apache2")
     options = {"arm": ONE_ADDRESS, "runs": "2", "requests": "10", "limits": limits}
     findings = crowds.run(Console(file=io.StringIO()), 1, True, options)
-    # How long requests take is a matter of the machine.
+    # The seconds of requests depend on the machine.
     missed = {aim.what for aim in findings.aims if not aim.met and "latency" not in aim.what}
     assert missed == (set() if limits == "yes" else {f"{STANDING}, most"})
     assert findings.failures == ()
@@ -37,9 +37,9 @@ def test_a_busy_client_gets_what_it_asks_for_and_new_connections_as_the_table_of
     require("root", "mptcp", "squid", "apache2", "gcc", "nftables")
     options = {"arm": ",".join(BUSY), "runs": "2", "requests": "10"}
     findings = crowds.run(Console(file=io.StringIO()), 1, True, options)
-    # How long requests take, and by whom, is a matter of the machine.
+    # The seconds of requests, and who waits, depend on the machine.
     assert {aim.what for aim in findings.aims if not aim.met and "latency" not in aim.what} == set()
     answers = {arm: [each["answers"] for each in findings.data["measured"] if each["arm"] == arm] for arm in BUSY}
-    # 50 a second, and those that an earlier second had left.
+    # 50 a second, plus the rest of an earlier second.
     assert max(answers[NEW_LIMITED]) < min(100, *answers[NEW])
     assert findings.failures == ()

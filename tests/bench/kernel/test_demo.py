@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The demo itself, with shorter downloads: it succeeds on any machine, and fails where a part does not do its work.
+"""Tests for the demo with shorter downloads: it succeeds on any machine, and fails if a part does not work.
 
-``MPTCP_DEMO_RUNS=10`` runs the whole of it so often besides: idle, beside a load, and with a throttler that is broken.
+``MPTCP_DEMO_RUNS=10`` also runs the whole demo ten times: idle, under load, and with a broken throttler.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ often = pytest.mark.skipif(RUNS == 0, reason="NOT TESTED: MPTCP_DEMO_RUNS=10 tak
 
 
 def found_wrong(directory: Path) -> str:
-    """Return what the demo that left its files in *directory* found wrong in its last download."""
+    """Return the faults that the demo found in its last download, from its files in *directory*."""
     return "\n".join(json.loads((directory / "demo.json").read_text())["downloads"][-1]["wrong"])
 
 
 def shorter(cap: int) -> tuple[Part, ...]:
-    """Return the demo's parts, those without a cap half as long: a cap that comes late is to be seen all the same."""
+    """Return the demo's parts, with half the time for those without a cap. A late cap must remain visible."""
     return tuple(part if part.capped else replace(part, seconds=part.seconds / 2) for part in parts(cap))
 
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch, require: Callable[..., None], tmp_path: Path) -> Callable[[], str]:
-    """Run the demo and return what it says."""
+    """Return a function that runs the demo and returns its output."""
     require(*running.NEEDED)
     monkeypatch.setattr(running, "parts", shorter)
 
@@ -59,7 +59,7 @@ def demo(monkeypatch: pytest.MonkeyPatch, require: Callable[..., None], tmp_path
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Let the demo run one of its downloads alone."""
+    """Return a function that limits the demo to one of its downloads."""
 
     def only(key: str) -> None:
         monkeypatch.setattr(running, "parts", lambda cap: tuple(part for part in shorter(cap) if part.key == key))
@@ -90,7 +90,7 @@ def test_the_demo_fails_with_a_throttler_that_is_dead(
 @often
 @pytest.mark.parametrize("loops", [0, 2], ids=["alone", "beside two busy loops"])
 def test_no_run_of_the_demo_fails(loops: int, tmp_path: Path) -> None:
-    """A run that says that the machine is too busy to judge succeeds, too: alone, none may say so."""
+    """A run that reports a busy machine also succeeds, but without a load no run may report this."""
     is_alone = loops == 0 and "PYTEST_XDIST_WORKER" not in os.environ
     with ExitStack() as stack:
         for _ in range(loops):
@@ -132,7 +132,7 @@ def test_the_demo_fails_with_a_policy_that_is_not_enforced(
     policy = tmp_path / "broken.yaml"
     policy.write_text(text.replace(shipped, broken, 1))
     only("mptcp-policy")
-    # The cap that the demo expects is still that of the policy as shipped.
+    # The demo still expects the cap of the shipped policy.
     monkeypatch.setattr(running, "write_throttler_config", lambda node, _: write_throttler_config(node, policy))
     with pytest.raises(DemoError, match=r"not as it should be: MPTCP through the proxy \+ policy "):
         demo()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Experiments of ours on real packets, with one thing broken: an aim that is named is missed, or the run is refused.
+"""Tests for experiments on real packets with one fault: they must miss a given aim, or refuse the run.
 
-Those of ``goodput`` (caps) and ``steering`` (modes), with short downloads. ``overshoot``: ``test_overshoot_live.py``,
-``guard``: ``test_guard_faults_live.py``.
+This module has ``goodput`` (caps) and ``steering`` (modes), with short downloads. ``test_overshoot_live.py`` has
+``overshoot``, ``test_guard_faults_live.py`` has ``guard``.
 """
 
 from __future__ import annotations
@@ -48,10 +48,15 @@ FAULTS = (SOUND, DEAD, WRONG, UNUSED, FALLBACK)
 CELL = next(cell for cell in CELLS if cell.policy)
 CAPPED, FILLED = f"{CELL.name}: Ethernet / its cap", f"{CELL.name}: Wi-Fi / its link"
 SIZE, SETTLE, SETTLE_BROKEN = 32_000_000, 4.0, 1.0
-"""Bytes of a download, which takes 2 s without a cap and 8 s with one; seconds after which that is to be seen: with one
-both paths stand by then beside a load, too, and without one the download is over in half of that."""
+"""Bytes of a download (2 s without a cap, 8 s with one), and seconds after which the shares of the paths are measured.
+
+With a cap, both paths are in use by then even on a loaded machine. Without one, the download ends in half of that time.
+"""
 LEAST, MOST = 0.5, 2.0
-"""Of a link or a cap, for all: a busy machine stalls a path for a while; a fault leaves a fifth, or twenty times."""
+"""Bounds as a share of the link or the cap.
+
+A busy machine may stall a path for a while; a fault leaves a fifth, or twenty times as much.
+"""
 GOODPUT_MISSES = {
     SOUND: set(),
     DEAD: {CAPPED},
@@ -61,26 +66,28 @@ GOODPUT_MISSES = {
     UNSHAPED: {FILLED},
 }
 TIMES = 6
-"""What Wi-Fi carries of its link where that is not shaped as asked."""
+"""Factor by which Wi-Fi's link is faster than asked in the fault ``UNSHAPED``."""
 
 LONG, LONG_SIZE = "long", 100_000_000
-"""A file, and its bytes: more than comes within the seconds below."""
+"""Name and bytes of a file that takes longer than the seconds below."""
 KIND, RTT = "active-standby", "20/20"
 STANDBY = f"{RTT} ms, {KIND}: standby's share before"
 BEGUN, WARM, REST = 3.0, 4.5, 0.2
-"""Seconds until both paths stand, beside a load too; those before the path would fail, and those after it: it does not,
-for that is another matter."""
+"""Seconds until both paths are in use even on a loaded machine, before the path would fail, and after that.
+
+In this test the path does not fail, because outages are tested elsewhere.
+"""
 
 
 def second_path_is_backup(stack: ExitStack, testbed: Testbed) -> None:
-    """Have the client's second subflow joined as backup: nothing comes over it while there is another."""
+    """Join the client's second subflow as backup, so that it carries nothing while another subflow exists."""
     client = testbed["client"]
     change = ["ip", "mptcp", "endpoint", "change", client.address("wlan0", 4)]
     stack.enter_context(client.changed([*change, "backup"], [*change, "nobackup"]))
 
 
 def wifi_is_faster(stack: ExitStack, testbed: Testbed) -> None:
-    """Have Wi-Fi's link shaped to more than it is asked for."""
+    """Shape Wi-Fi's link to a higher rate than asked for."""
     (link,) = (link for link in testbed.topology.links if link.a.device == "wlan0")
     fast, asked = (
         ["tc", "qdisc", "replace", "dev", link.b.device, "root", *tbf(rate, link.queue_ms)]
@@ -103,7 +110,7 @@ def test_goodput(
 ) -> None:
     testbed, origin, proxy = services
     cap = ethernet_cap()
-    # Over a link that is faster than it should be the other one is over before anything can be seen.
+    # Over the faster link the short download would end before anything can be measured.
     file = LONG if fault == UNSHAPED else CELL.file
     monkeypatch.setattr(goodput, "SETTLE", SETTLE if fault == SOUND else SETTLE_BROKEN)
     monkeypatch.setattr(goodput_judging, "LEAST", LEAST)
@@ -124,7 +131,7 @@ def test_goodput(
             with goodput.throttled(testbed):
                 measured = goodput.measure(testbed, origin, proxy, replace(CELL, file=file))
             found = judge([replace(measured, cell=CELL)], 1, cap)
-            # No download of the other cells is made: their aims are missed, and say nothing here.
+            # The other cells have no downloads. Their missed aims say nothing here.
             return {aim.what for aim in found if not aim.met and aim.what in (CAPPED, FILLED)}
 
         if fault == FALLBACK:
@@ -137,7 +144,7 @@ def test_goodput(
 
 @pytest.fixture
 def setup(services: tuple[Testbed, Origin, Proxy]) -> Iterator[Setup]:
-    """What ``steering`` runs on, with a throttler of its own for each test."""
+    """Yield a setup of ``steering`` with a new throttler for each test."""
     testbed, origin, proxy = services
     policy = testbed.directory / "steering.yaml"
     policy.write_text(steering_cells.POLICY % "[]")
@@ -162,7 +169,7 @@ def test_steering(setup: Setup, monkeypatch: pytest.MonkeyPatch, fault: str) -> 
         setup = replace(setup, download=setup.download[len(mptcp_command([])) :])
     with ExitStack() as stack:
         if fault == UNUSED:
-            # One that is joined as backup would be steered as any other.
+            # A backup subflow would be steered like any other one, so leave the second subflow out.
             stack.enter_context(two_paths.one_subflow(setup.testbed))
         if fault == DEAD:
             dying_after_load(monkeypatch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment ``guard`` on real packets, a download whose Wi-Fi falls silent, with one thing broken."""
+"""Tests for the experiment ``guard`` on real packets, a download whose Wi-Fi fails, with one thing broken."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ CAPPED, RECOVERS = (
 )
 MISSES: dict[str, set[str]] = {SOUND: set(), NEVER: {CAPPED}, IDLE: {RECOVERS}}
 WARM, FAULT, AFTER, LONGEST = 5.0, 3.7, 1.5, 3.2
-"""Seconds: shorter than the experiment's, but for those in which a cap comes, and a guard may see the fault, on a busy
-machine."""
+"""Seconds of the phases.
+
+They are shorter than the experiment's, but long enough for the cap and for the guard's reaction on a busy machine.
+"""
 
 
 SIZE = 100_000_000
-"""Bytes: more than comes before the fault without a cap, and in all of the time with one."""
+"""Bytes: more than arrive before the fault without a cap, and during the whole run with one."""
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +47,14 @@ def testbed(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
 
 @pytest.fixture(scope="module")
 def download(testbed: Testbed) -> list[str]:
-    """Return a client's command."""
+    """Return the client's command."""
     url = start_origin(testbed["origin"], {"big": SIZE}).url("big")
     return mptcp_command(["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", start_proxy(testbed["proxy"]).url(), url])
 
 
 @pytest.fixture
 def setup(testbed: Testbed, download: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[guard.GuardSetup]:
-    """What ``guard`` runs on, with a throttler of its own for each test."""
+    """Yield the setup of ``guard`` with a new throttler for each test."""
     for name, value in {"WARM": WARM, "FAULT": FAULT, "AFTER": AFTER, "LONGEST": LONGEST}.items():
         monkeypatch.setattr(guard_judging, name, value)
         monkeypatch.setattr(guard, name, value, raising=False)
@@ -73,7 +75,7 @@ def test_guard(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch, fault: 
 
     def missed() -> set[str]:
         measured = guard.measure(setup, CELL, Arm.ON)
-        # No download without the guard is made: what is asked of it says nothing here.
+        # No download without the guard is made; its aims say nothing here.
         found = aims([measured, replace(measured, arm=Arm.OFF)], {}, [CELL], 1)
         return {aim.what for aim in found if not aim.met} & {CAPPED, RECOVERS}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Proxy and throttler behind middleboxes, by the experiment that knows what must come of each."""
+"""Tests for proxy and throttler behind middleboxes, by the experiment that knows the expected result of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOXES = {
     "remove-data": {"both": "fell back"},
     "alg-longer": {"both": "fell back"},
 }
-"""What becomes of the connection with the box at a place, where one thing alone may."""
+"""State of the connection with the box at a place, if only one state is possible."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_packets_are_changed_where_the_box_stands_and_nowhere_else(found: Findin
 def test_downloads_are_whole_and_the_status_follows_the_kernel(found: Findings) -> None:
     wholes = {aim.what: aim.value for aim in found.aims if aim.what.endswith("downloads whole")}
     assert wholes == {f"{behaviour}: downloads whole": 1 for behaviour in BOXES}
-    # How soon the status is right is the experiment's to judge: on a busy machine many looks come before it is.
+    # The experiment judges how soon the status is right: on a busy machine many readings come before that.
     for each in found.data["downloads"]:
         right = [status == kernel and (capped > 0) == (kernel > 1) for _, kernel, status, capped in each["looks"]]
         assert any(right[len(right) // 2 :]), each

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiments mimbox-… measure is what it is taken for: MTU, protocol, both paths, closed connections."""
+"""Tests for the experiments mimbox-…: MTU, protocol, use of both paths, and closed connections are as intended."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def point(bed: Bed, cell: Cell, task: str, procedure: Procedure) -> Point:
 def test_a_download_has_both_paths_and_passes_the_proxy_where_there_is_one(bed: Bed, cell: Cell) -> None:
     for _ in range(ATTEMPTS):
         found = point(bed, cell, "get", Procedure(memory=True))
-        # Beside a load one path may have room for all that comes as long as is measured.
+        # On a loaded machine one path may have room for all data during the measurement.
         if found.second > 0:
             break
     assert (found.opened, found.multipath, found.joined, found.failures) == (1, 1, 1, 0)

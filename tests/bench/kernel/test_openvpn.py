@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""OpenVPN of the laboratory: over UDP, over Multipath TCP, through the proxy by CONNECT, and over our tunnel."""
+"""Tests for the laboratory's OpenVPN: over UDP, over Multipath TCP, by CONNECT through the proxy, over our tunnel."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_over_udp_it_takes_the_path_of_its_address(module_testbed: Testbed, orig
     assert after["eth0"].received - before["eth0"].received < SIZE / 10
 
 
-@pytest.mark.nightly  # tests/throttler/kernel/test_vpn_live.py has both in the gate
+@pytest.mark.nightly  # tests/throttler/kernel/test_vpn_live.py tests both in the gate
 @pytest.mark.parametrize("by_proxy", [False, True])
 def test_over_tcp_it_is_multipath(module_testbed: Testbed, origin: Origin, by_proxy: bool) -> None:
     client, server = module_testbed["client"], module_testbed["origin"]
@@ -72,7 +72,7 @@ def test_over_the_tunnel_a_stream_goes_by_both_paths(module_testbed: Testbed, re
         over_udp(client, server, address, number=4, port=PORT) as pair,
     ):
         with receiving(client, pair.client_address, result):
-            # More than one path is believed to carry at first.
+            # The data is more than one path may carry at first.
             argv = server.agent("stream", "send", pair.client_address, str(STREAM_PORT), "3000", "1000", "1")
             server.run(argv)
             wait_until(lambda: sum(path["packets_received"] for path in both.relay.paths()) > 2000, "it comes")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment ``overshoot`` on real packets, with a throttler that does not cap Ethernet: its aims are missed."""
+"""Tests for the experiment ``overshoot`` on real packets, with throttlers that do not cap Ethernet: aims are missed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from mptcp_lab.testbed import Testbed, paths
 
 pytestmark = pytest.mark.kernel
 CAP = 5
-"""Mbit/s."""
+"""Cap in Mbit/s."""
 SECONDS, SLOW_START = 3.0, 1.5
-"""Of a transfer, more than it takes to be judged; and until both paths are full."""
+"""Seconds of a transfer, long enough to be judged, and seconds until both paths are full."""
 LATE, LEAST_OTHER = 2.0, 0.5
-"""Seconds of the cap that a busy machine may let pass, least share of the other link. A fault: 20 s, a fourth."""
+"""Seconds of the cap that a busy machine may let pass, and smallest share of the other link.
+
+A fault lets 20 s pass, or leaves a fourth of the link.
+"""
 BEYOND = {
     f"ours, {transfer}: {what}"
     for transfer in TRANSFERS
@@ -41,7 +44,7 @@ def work(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
 
 
 def sockets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nobody wait until the throttler has forgotten the last connection, up to 10 s after its sockets are gone."""
+    """Wait only for the sockets to close, not for the throttler to forget the connection, up to 10 s later."""
     wait = Bed.wait_until_quiet
 
     def waiting(bed: Bed) -> None:
@@ -69,7 +72,7 @@ def test_overshoot(work: overshoot.Work, monkeypatch: pytest.MonkeyPatch, fault:
             start(bed, cell)
             assert bed.throttler is not None
             bed.throttler.process.stop()
-            # Nobody can ask it for its connections any more.
+            # The stopped throttler cannot be asked for its connections.
             bed.throttler = None
 
         monkeypatch.setattr(Bed, "start_throttler", dying)
@@ -77,7 +80,7 @@ def test_overshoot(work: overshoot.Work, monkeypatch: pytest.MonkeyPatch, fault:
 
     def missed() -> set[str]:
         found = aims(work.measure(overshoot.PlannedRun("ours")), rates, {"ours": 1})
-        # Transfers are too few to be compared, and too short for a mean under the cap.
+        # The transfers are too few to be compared, and too short for a mean below the cap.
         return {aim.what for aim in found if not aim.met} & (BEYOND | OTHER)
 
     misses(missed, fault, MISSES[fault])

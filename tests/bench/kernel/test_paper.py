@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The paper's experiments on real packets: the files they leave, what is no data point, an interrupt in the middle."""
+"""Tests for the paper's experiments on real packets: their files, runs that are no data points, and interrupts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ONCE = ("--quick", "--set", "repetitions=1")
 
 
 def emulated(parameters: Parameters) -> Topology:
-    """Return the paper's paths as *parameters* have them."""
+    """Return the topology of the paper's paths with these *parameters*."""
     return paths([parameters.path("ethernet"), parameters.path("wifi")])
 
 
@@ -61,7 +61,7 @@ def test_a_figure_is_one_command(tmp_path: Path) -> None:
     assert result.complete
     assert (result.seed, result.provenance.seed) == (5, 5)
     assert {run.case for run in result.runs if run.valid} == {"tcp-wifi", "free", "first", "repeated"}
-    # What did not count has been tried again, and stays in the result.
+    # Invalid runs were repeated, and stay in the result.
     runs = [run for run in result.runs if run.valid]
     for run in runs:
         assert run.series is not None
@@ -90,7 +90,7 @@ def test_a_figure_is_one_command(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_download_that_fell_back_is_no_data_point(make_testbed: MakeTestbed, tmp_path: Path) -> None:
-    """The proxy's kernel speaks no MPTCP: every run is tried again, stays in the result, and counts for nothing."""
+    """The proxy's kernel speaks no MPTCP: each run is repeated, stays in the result, and does not count."""
     testbed = make_testbed()
     scenario, parameters = SCENARIOS["fig6"], Parameters.of(["repetitions=1"])
     planned = engine.plan(scenario, parameters, 1, True)
@@ -182,7 +182,7 @@ def test_nothing_holds_of_a_throttler_that_died(
 
 
 def fig7_throttled(testbed: Testbed, parameters: Parameters, output: Path) -> PaperResult:
-    """Run the throttled transfers of Figure 7 alone, shorter ones, and judge them."""
+    """Run only the throttled transfers of Figure 7, with less data, and judge them."""
     planned = engine.plan(SCENARIOS["fig7"], parameters, 1, True)
     rounds = tuple(tuple(replace(t, quick=8 * MB) for t in trials if t.throttled) for trials in planned.rounds)
     running = engine.Engine(SCENARIOS["fig7"], parameters, replace(planned, rounds=rounds))
@@ -219,7 +219,7 @@ def test_nothing_holds_of_a_cap_that_is_not_on_ethernet(
 
 @pytest.mark.nightly
 def test_a_second_path_that_is_refused_is_no_data_point(make_testbed: MakeTestbed, tmp_path: Path) -> None:
-    """The proxy refuses joins by the third ACK: the client has seen a SYN/ACK by then."""
+    """The proxy refuses joins at the third ACK, when the client has already received a SYN/ACK."""
     parameters = Parameters.of(["repetitions=2"])
     testbed = make_testbed(emulated(parameters))
     testbed["proxy"].run(["ip", "mptcp", "limits", "set", "subflows", "0"])
@@ -230,7 +230,7 @@ def test_a_second_path_that_is_refused_is_no_data_point(make_testbed: MakeTestbe
 
 @pytest.mark.nightly
 def test_nothing_holds_of_a_second_path_that_is_not_used(make_testbed: MakeTestbed, tmp_path: Path) -> None:
-    """The second subflow is joined as backup: the proxy sends nothing over it while there is another."""
+    """The second subflow is joined as backup, so that the proxy sends nothing over it while the first one exists."""
     parameters = Parameters.of(["repetitions=2"])
     testbed = make_testbed(emulated(parameters))
     client = testbed["client"]
@@ -250,7 +250,7 @@ def test_a_path_without_its_delay_is_no_data_point(make_testbed: MakeTestbed) ->
 
 
 def test_a_proxy_that_is_gone_ends_the_experiment(make_testbed: MakeTestbed) -> None:
-    """Every later run would fail as well: that is no complete result."""
+    """Every later run would fail as well, so the result would not be complete."""
     scenario, parameters = SCENARIOS["fig6"], Parameters.of(["repetitions=2"])
     lab = lab_of(make_testbed(emulated(parameters)))
     planned = engine.plan(scenario, parameters, 1, True)
@@ -258,7 +258,7 @@ def test_a_proxy_that_is_gone_ends_the_experiment(make_testbed: MakeTestbed) -> 
     runs = engine.Engine(scenario, parameters, planned).runs(lab)
     assert any(run.valid for run in islice(runs, engine.ATTEMPTS))
     for pid in ownership.namespace_processes(lab.proxy.namespace):  # type: ignore[attr-defined]
-        # One whose parent was killed may be gone already.
+        # A process may have ended together with its parent.
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     with pytest.raises(TestbedError, match="proxy ended"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An experiment of the paper on hosts that are reached by ssh alone."""
+"""Tests for an experiment of the paper on hosts that are reached only by ssh."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def hosts(make_testbed: Callable[..., Testbed], require: Any) -> SshHosts:
 @pytest.mark.nightly
 @pytest.mark.usefixtures("dead_runs")
 def test_an_experiment_of_the_paper_is_one_command(hosts: SshHosts, tmp_path: Path) -> None:
-    """The command line, in a namespace from which the hosts are reached by ssh alone."""
+    """Run the command line in a namespace from which the hosts are reached only by ssh."""
     inventory = ["--inventory", str(hosts.inventory())]
-    # What others left on this machine is not this experiment's.
+    # Remove what other runs left on this machine.
     hosts.core.run([program("mptcp-bench"), "cleanup", *inventory], timeout=300)
     argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--set", "repetitions=1", *inventory]
     done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=900)

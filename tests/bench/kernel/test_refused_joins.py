@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Second subflows are counted where it is decided whether there is one: at the proxy."""
+"""Tests that second subflows are counted at the proxy, which decides whether a join succeeds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.kernel
 
 
 def test_a_join_that_the_proxy_refuses_is_none(testbed: Testbed, require: Callable[..., None]) -> None:
-    """It refuses after its SYN+ACK: to the client the join looks established."""
+    """The proxy refuses after its SYN/ACK, so that the join looks established to the client."""
     require("squid", "apache2", "wget", "mptcpize", "mptcp-pm", "ss")
-    # Three seconds, of which the second subflow is there in nearly all: looks are seldom on a busy machine.
+    # The download takes three seconds, and has two subflows nearly all the time: a busy machine looks only rarely.
     origin, proxy, client = start_origin(testbed["origin"], {"file": 50_000_000}), testbed["proxy"], testbed["client"]
     argv = wget(origin.url("file"), proxy=start_proxy(proxy), multipath=True)
     limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]

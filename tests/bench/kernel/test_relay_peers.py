@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxies of the experiment relay carry what is asked for, by TCP and Multipath TCP; its clients count right."""
+"""Tests for the proxies of the experiment relay, by TCP and Multipath TCP, and for the counters of its load clients."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def bed(make_module_testbed: Callable[..., Testbed], require: Callable[..., None
 
 
 def tasks_found(bed: Bed, cell: Cell, *wanted: str) -> list[str]:
-    """Measure what *cell* can do of what is *wanted*; check it, and return what it was."""
+    """Measure those tasks of *wanted* that *cell* supports, check the results, and return the names of the tasks."""
     tasks = [task for task in tasks_of(PLAN, BASE, cell) if task in wanted]
-    # mod_proxy and HAProxy may ask on a connection that the origin is about to close, and answer with 502.
+    # mod_proxy and HAProxy may use a connection that the origin is about to close, and then answer 502.
     part = 0.1 if cell.proxy in ("apache", "haproxy") else 0
     for _ in range(ATTEMPTS):
         found = valid(partial(measured, bed, cell, tasks, 0))
-        # Beside a load a proxy or its clients may wait for a processor for as long as is measured; failures are those
-        # since the clients began.
+        # On a loaded machine a proxy or its clients may wait for a processor for the whole measured time. Failures are
+        # counted since the clients began.
         if all((m.octets or m.task in HELD) and (not part or m.failures <= m.answers * part) for m in found):
             break
     for m in found:
         assert m.failures <= m.answers * part, m
-        # What so few idle connections take is less than what the kernel takes and gives back besides.
+        # A few idle connections need less memory than the kernel's other allocations vary.
         if m.task == "busy":
             assert m.kernel > 0, m
         elif m.task not in HELD:
@@ -128,7 +128,10 @@ def test_by_links_that_are_the_bottleneck(make_testbed: Callable[..., Testbed]) 
 
 @pytest.mark.nightly
 def test_on_a_processor_of_its_own(make_testbed: Callable[..., Testbed], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packets for the proxy are received where it runs, all others elsewhere; a proxy that runs elsewhere is void."""
+    """The kernel handles the proxy's packets where the proxy runs, all others elsewhere.
+
+    A misplaced proxy voids the run.
+    """
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("NOT TESTED: one processor")
     setting = Setting(apart=True)
@@ -148,7 +151,7 @@ def test_on_a_processor_of_its_own(make_testbed: Callable[..., Testbed], monkeyp
 
 
 def test_clients_of_another_kind_make_a_run_void(bed: Bed) -> None:
-    """Stock Squid takes TCP alone: what its clients asked for as Multipath TCP has become plain TCP."""
+    """Stock Squid accepts only TCP, so the clients' Multipath TCP connections fell back to plain TCP."""
     with pytest.raises(TestbedError, match="squid, mptcp1: 0 of 4 connections were Multipath TCP"):
         measured(bed, Cell("squid", "mptcp1"), ["get"], 0)
 
@@ -158,7 +161,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
 
 @contextmanager
 def server(answers: list[bytes], pause: float = 0) -> Iterator[int]:
-    """Have a server give each connection *answers*, one for each request, the first after *pause* s, and close it."""
+    """Serve each connection *answers*, one for each request, the first after *pause* s; then close it."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def talk(connection: socket.socket) -> None:
@@ -188,7 +191,10 @@ def program(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., Non
 def clients(
     program: Path, port: int, connections: int = 1, *, rate: float = 0, requests: int = -1, preamble: str = ""
 ) -> Iterator[Callable[[Callable[[Counters], bool]], Counters]]:
-    """Have the clients ask on *port*; yield what waits until they have counted enough, and returns it."""
+    """Start the load clients on *port*.
+
+    Yield a function that waits until they have counted enough, and returns the counters.
+    """
     file = program.parent / "counters"
     file.unlink(missing_ok=True)
     argv: list[str | Path] = [
@@ -224,7 +230,7 @@ def counted(
     preamble: str = "",
     pause: float = 0,
 ) -> Counters:
-    """Return what one client counts of a server that answers so, once it is *enough*."""
+    """Return the counters of one client of a server with these *answers*, as soon as *enough* accepts them."""
     with (
         server(answers, pause) as port,
         clients(program, port, rate=rate, requests=requests, preamble=preamble) as until,
@@ -234,7 +240,7 @@ def counted(
 
 @contextmanager
 def delaying(answers: int, held: Mapping[int, threading.Event]) -> Iterator[int]:
-    """Have a server give each connection *answers*, those whose numbers are *held* when they may have them."""
+    """Serve each connection *answers* answers. A connection whose number is in *held* waits for its event first."""
     numbers = itertools.count()
 
     class Talk(socketserver.BaseRequestHandler):
@@ -272,7 +278,7 @@ def test_answers_are_counted_and_closed_connections_opened_again(program: Path) 
 @pytest.mark.parametrize(("answers", "requests"), [(10_000, -1), (1, 1)], ids=["kept", "closed after each answer"])
 @pytest.mark.parametrize("rate", [0, 1000])
 def test_connections_that_stand_wait_until_all_do(program: Path, answers: int, requests: int, rate: float) -> None:
-    """Else a connection that comes late waits for those that ask without a pause."""
+    """Otherwise a connection that comes late would wait behind those that ask without a pause."""
     first, again = threading.Event(), threading.Event()
     held = {0: first} | dict.fromkeys(range(3, 6), again)
     with delaying(answers, held) as port, clients(program, port, 3, requests=requests, rate=rate) as until:
@@ -289,7 +295,10 @@ def test_connections_that_stand_wait_until_all_do(program: Path, answers: int, r
 
 
 def test_all_connections_stand_however_low_the_rate(program: Path) -> None:
-    """One alone could answer all that is due. Here the second request after the first of each is due in 1000 s."""
+    """One connection alone could answer all requests that are due.
+
+    After the first one of each, the next is due in 1000 s.
+    """
     with delaying(10_000, {}) as port, clients(program, port, 3, rate=0.001) as until:
         assert until(lambda c: c.standing == 3).answers in (3, 4)
 
@@ -302,14 +311,17 @@ def test_connections_of_which_nothing_is_asked_stand_when_they_rest(program: Pat
 
 def test_a_rate_is_kept(program: Path) -> None:
     began = time.monotonic()
-    # The first answer is not of the rate.
+    # The first answer does not count towards the rate.
     found = counted(program, [HEAD + b"abcd"] * 1000, lambda c: c.answers >= 51, rate=100)
     assert time.monotonic() - began >= 0.49
     assert found.failures == 0
 
 
 def test_a_request_that_was_lost_with_its_connection_is_asked_again(program: Path) -> None:
-    """Each second request ends in a closed connection; all that were due are answered but for the one under way."""
+    """Each second request ends with a closed connection.
+
+    The client repeats it, so that only one answer is outstanding.
+    """
     found = counted(program, [HEAD + b"abcd", b""], lambda c: c.answers >= 20, rate=1000)
     assert found.failures == 0
     assert 0 <= found.dealt - (found.answers - found.standing) <= 1
@@ -322,18 +334,18 @@ def test_connections_rest_when_they_have_had_their_answers(program: Path) -> Non
 
 @pytest.mark.parametrize("requests", [1, 2])
 def test_the_first_answer_is_counted_from_when_its_connection_was_opened(program: Path, requests: int) -> None:
-    """The tunnel's answer comes late: of the answers behind it the first alone has waited for it."""
+    """The tunnel's answer comes late. Of the answers behind it only the first has waited for it."""
     answers = [b"HTTP/1.1 200 OK\r\n\r\n", *[HEAD + b"abcd"] * 9]
     preamble = "CONNECT a:443 HTTP/1.1\r\n\r\n"
 
     def least() -> float:
-        """Return the seconds of the answer that took the least."""
+        """Return the seconds of the fastest answer."""
         found = counted(program, answers, lambda c: c.resting == 1, requests=requests, preamble=preamble, pause=0.3)
         assert found.answers == requests
         assert taken(found.late, (100,))[0] > 0.29
         return taken(found.late, (1,))[0]
 
-    # Where the second one has not waited, it takes as long once in a while on a busy machine, and not each time.
+    # The second answer did not wait for the tunnel. On a busy machine it may still be slow, but not in each attempt.
     assert (min(least() for _ in range(ATTEMPTS)) > 0.29) is (requests == 1)
 
 

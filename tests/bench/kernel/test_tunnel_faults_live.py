@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment ``tunnel`` on real packets: one path that does not work misses its aim, and two that do meet it."""
+"""Tests for the experiment ``tunnel`` on real packets: a broken path misses its aim, and two working ones meet it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mptcp_bench.experiments.two_paths import dropping
 pytestmark = pytest.mark.kernel
 SECONDS, LIMIT = 4.0, 8.0
 SHARE = 0.7
-"""Of the sum, that a busy machine reaches; one path has half."""
+"""Share of the sum of both paths that a busy machine reaches. One path alone has half."""
 CELL = Cell("goodput", PathPair((10, 10)), "cell", ("bbr",))
 MISSES = {SOUND: set(), UNUSED: {"cell, bbr: goodput / sum of both paths alone"}}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiments vpn-… measure is what it is taken for: protocol, paths, shares, controls; nothing stays."""
+"""Tests for the experiments vpn-…: protocol, paths, shares and controls are as intended, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_way_is_what_it_is_called_and_leaves_nothing(bed: Bed, way: str) ->
         assert WAYS[way].both or point.second < 0.01
         share = WAYS[way].share
         assert share is None or abs(point.second - share) < 0.08
-    # By one way each, where TCP chooses itself: what is inside may be content with one path.
+    # Where TCP itself distributes the connections, those inside may all use one path.
     assert not WAYS[way].both or max(point.second for point in points) > 0.05
     for one, other in zip(before, states(bed), strict=True):
         assert differences(one, other) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Measurements that a busy machine may make void, and that experiments make again."""
+"""Repeats measurements that a busy machine may make void, as experiments do."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mptcp_lab.testbed import TestbedError
 
 TRIES = 3
 VOID = (TestbedError, ValueError)
-"""What a void run raises: as it is made, or as it is judged."""
+"""Exceptions of a void run, while it is made or judged."""
 T = TypeVar("T")
 
 
 def valid(measured: Callable[[], T]) -> T:
-    """Return what is *measured*, made again where it is void. Raises one of `VOID` where it is void each time."""
+    """Return the result of *measured*, repeated if it is void. Raise one of `VOID` if it is void each time."""
     for _ in range(TRIES - 1):
         with suppress(*VOID):
             return measured()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether the aims of a kept result are those that its judge makes today, by their forms.
+"""Compares the aims of a kept result with those that its judge makes today, by their forms.
 
-The form of an aim is its name without cell and numbers, and which bounds it has: what is asked, and not of what. All
-forms that a judge makes are those of its sound result and mutants (``judges``).
+The form of an aim is its name without cell and numbers, and which bounds it has. It says what is asked, but not of
+which cell. The forms of a judge are those of its sound result and its mutants (``judges``).
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ LEFT_OUT: dict[str, set[str]] = {
     "relay-squid-6": _OF_ONE_SUBFLOW | _OF_IDLE,
     "steering": _IN_OUTAGES,
 }
-"""By kept result the forms that its options do not ask for."""
+"""For each kept result: the forms that its options leave out."""
 COUNTS = {"runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on", "runs, guard off"}
-"""Forms whose bound is how many were asked for."""
+"""Forms whose bound is the requested number of runs."""
 COMPUTED: dict[str, set[str]] = {
     "console": {"loop lag, longest", "loop lag, longest around each, median", "how often above # s"},
     "control-plane": {"opened per second"},
@@ -80,7 +80,7 @@ COMPUTED: dict[str, set[str]] = {
     "soak": {"tunnels, in the sample with the fewest", "tunnels replaced, /s"},
     "steering": {"Mbit/s"},
 }  # fmt: skip
-"""By experiment the forms whose bounds follow from cell, options, or what was measured beside."""
+"""For each experiment: the forms whose bounds depend on the cell, the options, or other measurements."""
 
 
 def form(aim: Bounded) -> Form:
@@ -89,7 +89,7 @@ def form(aim: Bounded) -> Form:
 
 
 def forms(aims: Iterable[Bounded]) -> dict[Form, set[tuple[float, ...]]]:
-    """Return the forms of those of *aims* that have bounds, each with these."""
+    """Return the forms of those *aims* that have bounds, each with the set of its bounds."""
     found: dict[Form, set[tuple[float, ...]]] = {}
     for aim in aims:
         bounds = tuple(round(bound, 6) for bound in (aim.least, aim.most) if bound is not None)
@@ -105,7 +105,7 @@ def forms_of_today(experiment: str) -> dict[Form, set[tuple[float, ...]]]:
 
 
 def differences(name: str, kept: ExperimentResult) -> list[str]:
-    """Return in what the aims of *kept*, a result that is kept as *name*, are not those of today; a line for each."""
+    """Return a line for each difference between the aims of *kept*, the result named *name*, and today's aims."""
     there, sound = forms(kept.aims), forms(JUDGES[kept.experiment].sound())
     today = forms_of_today(kept.experiment)
     not_asked = LEFT_OUT.get(name, set())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What takes time and says nothing new each time: who was asked for a commit, and how a figure looks."""
+"""Fixtures that avoid slow steps without new information: asking git for the commit, and drawing figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _git_and_squid_are_asked_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def undrawn() -> Iterator[None]:
-    """Chapters about results of the paper, whose figures are empty."""
+    """Let chapters about results of the paper have empty figures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chapter, "svg", lambda result: b"<svg/>")
         yield

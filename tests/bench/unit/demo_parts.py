@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Downloads of the demo as they should be, and what can go wrong with them."""
+"""Sound downloads of the demo, and mutants in which something is wrong."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FREE, POLICY = PARTS["mptcp"], PARTS["mptcp-policy"]
 MPTCP = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
 TCP = Protocol(requested=0, fallbacks=0, joins=0, proxy_requested=0)
 PLAIN = {"eth0": 98.5e6, "wlan0": 29.6e6}
-"""What plain TCP got over each link."""
+"""Bits/s that plain TCP got over each link."""
 IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3, others=0.05)
 BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.7)
-"""Two busy loops beside the demo, on two processors."""
+"""Processor usage with two busy loops beside the demo, on two processors."""
 BURNT = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.02)
-"""The proxy itself burns both processors."""
+"""Processor usage if the proxy itself keeps both processors busy."""
 
 
 def good(part: Part) -> Measured:
-    """Return what a machine with time enough shows."""
+    """Return the measurement of a machine with enough processor time."""
     steady = {"eth0": 0.0, "wlan0": 0.0}
     steady |= {device: min(float(rate), PLAIN[device]) for device, rate in part.allowed.items()}
     protocol = MPTCP if part.multipath else TCP
@@ -38,14 +38,14 @@ def with_rates(measured: Measured, **rates: float) -> Measured:
 
 
 def broken_off(measured: Measured) -> Measured:
-    """Return *measured* as it is where the download had no end: some of its bytes are missing."""
+    """Return *measured* as a download that was aborted with some bytes missing."""
     limit = 4 * measured.part.seconds + 10
     return replace(measured, broken_off=limit, end=limit, octets=measured.octets // 2, digest_ok=False)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """Something broken in the product or the testbed, in one part of the demo, and what must be said of it."""
+    """A fault in the product or the testbed in one part of the demo, and the words that must report it."""
 
     part: Part
     broken: Callable[[Measured], Measured]
@@ -163,4 +163,4 @@ SLOW: Mapping[str, Mutant] = {
     "no end, capped": Mutant(POLICY, lambda m: broken_off(replace(m, closing=5e6)), "no end after 74 s"),
     "no end of plain TCP": Mutant(PARTS["tcp-wifi"], broken_off, "no end after 34 s"),
 }
-"""What a busy machine may explain."""
+"""Faults that a busy machine may also cause."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A testbed without a kernel, whose emulated paths are late in those transfers that a test names."""
+"""A fake testbed without a kernel; a test chooses the transfers in which its emulated paths are late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_lab.testbed import EmulationError
 
 
 class FakePaths:
-    """Emulated paths that judge at a check what was late since the last one, as the emulation does."""
+    """Emulated paths that report at a check what was late since the last check, as the emulation does."""
 
     def __init__(self) -> None:
         self.late = self._judged = 0
@@ -25,14 +25,14 @@ class FakePaths:
 
 
 class FakeTestbed(FakePaths):
-    """A testbed, each node of which is itself; *late* says of each transfer whether it is."""
+    """A testbed that is also each of its own nodes; *late* says for each transfer whether paths are late."""
 
     def __init__(self, late: Iterable[bool] = ()) -> None:
         super().__init__()
         self._late = iter(late)
         self.transfers = 0
         self.boxes: dict[str, str] = {}
-        """What the middlebox of each path does."""
+        """Behaviour of each path's middlebox."""
         self.emulation = SimpleNamespace(change_middlebox=self._change)
 
     def __getitem__(self, node: str) -> Any:

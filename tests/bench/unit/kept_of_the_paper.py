@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A kept result of the paper judged by today's claims: from its tables back to runs that have their means and spreads.
+"""Judges a kept result of the paper by today's claims, through runs rebuilt from its tables.
 
-No single values are kept. Welch's t asks of a sample its mean, its spread and its number alone, and these the table
-has: of such runs today's claims say what they would say of the measured ones, but for digits that were rounded off.
+The result does not keep single values. Welch's t needs only a sample's mean, spread and size, and the tables contain
+these. So today's claims judge the rebuilt runs like the measured ones, except for rounded digits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAYS = {words: way for way, words in ARROWS.items()}
 
 
 def samples(cell: str) -> list[float]:
-    """Return values with the mean, the interval and the number that *cell* of a table of statistics says."""
+    """Return values that have the mean, interval and size in *cell* of a table of statistics."""
     found = CELL.fullmatch(cell)
     assert found, cell
     factor, n = FACTORS.get(found["unit"] or "", 1.0), int(found["n"])
@@ -46,7 +46,10 @@ def samples(cell: str) -> list[float]:
 
 
 def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
-    """Yield case title, metric and cell of a table of statistics, in which cases are columns, or of a sweep: rows."""
+    """Yield case title, metric and cell of a table.
+
+    Cases are the columns of a table of statistics, and the rows of a sweep.
+    """
     for row in table.rows:
         for head, cell in zip(table.head[1:], row[1:], strict=True):
             title, name = (head, row[0]) if table.key == "statistics" else (row[0], head)
@@ -55,7 +58,7 @@ def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
 
 
 def claims_today(kept: ExperimentResult) -> tuple[JudgedClaim, ...]:
-    """Return today's claims about what *kept*, a summary of a result of the paper, says of its runs."""
+    """Return today's claims about the runs of *kept*, a summary of a result of the paper."""
     order = session.Order(Parameters.of(), kept.seed, False, Path(), Console())
     result = replace(session.prepare(kept.experiment, order).result, parameters=kept.parameters)
     keys = {case.title: case.key for case in result.cases}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a verdict must be broken by: sound results of an experiment, and results in which something was wrong.
+"""Helpers to check that verdicts can fail: sound results of an experiment, and mutants in which something is wrong.
 
 Each experiment has a ``Judge``. Its mutants are made-up series and records: a dead throttler, one that caps the wrong
-path, a cap that never comes, a path that nothing uses, no emulation, plain TCP, nothing measured at all.
+path, a cap that never comes, an unused path, no emulation, plain TCP, or no measurement at all.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from mptcp_lab.testbed.recorder import Sample
 
 MBIT = 1_000_000
 Load = Callable[[float], float]
-"""Mbit/s at a time, seconds since the begin of a series."""
+"""Rate in Mbit/s as a function of seconds since the start of a series."""
 REFUSALS = (ValueError, TestbedError)
 Bound = tuple[str, str]
-"""The name of an aim, and ``least`` or ``most``."""
+"""Name of an aim, and ``least`` or ``most``."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """How one experiment judges."""
+    """The sound result and the mutants of one experiment."""
 
     sound: Callable[[], Sequence[Aim]]
     mutants: Mapping[str, Callable[[], Sequence[Aim]]]
-    """What is wrong, and what the experiment makes of it."""
+    """By name of the fault: the judge's aims for it."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """By mutant, of those that the experiment refuses to judge: its words. All others miss an aim."""
+    """The error message of each mutant that the experiment refuses to judge. All other mutants must miss an aim."""
 
 
 def with_attempts(judge: Judge) -> Judge:
-    """Return *judge* of an experiment that makes an attempt again: one was, for the emulator was late."""
+    """Return *judge* for an experiment that repeats void attempts. One attempt was repeated: the emulator was late."""
 
     def judging(of: Callable[[], Sequence[Aim]], *more: TestbedError) -> Callable[[], Sequence[Aim]]:
         def judged() -> Sequence[Aim]:
@@ -63,25 +63,25 @@ def with_attempts(judge: Judge) -> Judge:
 
 
 def missed(judged: Callable[[], Sequence[Aim]]) -> set[str]:
-    """Return the names of the aims that were missed."""
+    """Return the names of the missed aims."""
     return {aim.what for aim in judged() if not aim.met}
 
 
 def bounds(aims: Iterable[Aim]) -> set[Bound]:
-    """Return the bounds that there are."""
+    """Return the bounds that *aims* have."""
     sides = ((aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None)
     return set(sides)
 
 
 def broken(aims: Iterable[Aim]) -> set[Bound]:
-    """Return the bounds beyond which a value is; one that is no number is beyond none."""
+    """Return the bounds that their values violate. NaN violates none."""
     there = list(aims)
     low = {(aim.what, "least") for aim in there if aim.least is not None and aim.value < aim.least}
     return low | {(aim.what, "most") for aim in there if aim.most is not None and aim.value > aim.most}
 
 
 def judged_by(judged: Callable[[], Sequence[Aim]]) -> Sequence[Aim]:
-    """Return the aims of a result; none where the experiment refuses to judge it."""
+    """Return the aims of a result, or none if the experiment refuses to judge it."""
     try:
         return judged()
     except REFUSALS:
@@ -93,7 +93,7 @@ def constant(rate: float) -> Load:
 
 
 def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> list[Sample]:
-    """Return the byte counters of devices under *loads*."""
+    """Return samples of the byte counters of devices under *loads*."""
     octets = dict.fromkeys(loads, 0.0)
     samples = []
     for step in range(round(seconds / interval) + 1):
@@ -106,6 +106,6 @@ def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> 
 
 @contextmanager
 def late(*_: object, **__: object) -> Iterator[object]:
-    """A testbed whose paths were not as asked, which is known at its end."""
+    """Replace a testbed by one that reports late paths when it ends."""
     yield SimpleNamespace(check_emulation=lambda: None)
     raise EmulationError("wifi: 3 % of the packets went late")

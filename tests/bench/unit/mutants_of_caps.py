@@ -32,7 +32,7 @@ WIFI, CAPPED = constant(30), constant(5)
 def onset(
     capped: Load = COMES, other: Load = WIFI, *, rtt: float = RTT, runs: int = 3, sound: int = 2
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge runs of which the first are sound and the others as said: a cap of 5 of 100 Mbit/s beside 30."""
+    """Judge runs, the first *sound* of them sound and the others changed: a cap of 5 of 100 Mbit/s beside 30."""
 
     def run(ethernet: Load, wifi: Load, measured: float) -> onset_judging.Outcome:
         samples = series({"eth0": ethernet, "wlan0": wifi}, ONSET + DOWN.end + 0.3)
@@ -81,8 +81,10 @@ def transfer(
     relaxed: float | None, capped: float = 1.0, *, fault: float = 0.0, cap: float = 5, wifi: float = 30,
     link: float = 33, count: int = 1,
 ) -> guard_judging.Outcome:  # fmt: skip
-    """Return a transfer whose cap is relaxed so long after the fault, and back so long after its end; *link* is what
-    Ethernet carries then.
+    """Return a transfer with a fault.
+
+    Its cap is relaxed *relaxed* seconds after the fault begins, and back *capped* seconds after it ends. *link* is the
+    rate in Mbit/s that Ethernet carries meanwhile.
     """
     ended = FAULT_AT + FAULT
 
@@ -106,7 +108,7 @@ def guarded(
     controls: bool = True,
     at_first: float = 30,
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge three runs of each, of which the last is as said."""
+    """Judge *runs* runs of each arm; the last one is as given."""
 
     def judged() -> Sequence[Aim]:
         outcomes = {
@@ -222,7 +224,7 @@ PLANNED = (("three", "cap"), ("three", "link"))
 
 
 def starved(first: float = 2, second: float = 20, *, runs: int = 2, variants: int = 2) -> Callable[[], Sequence[Aim]]:
-    """Judge paths that carry so many Mbit/s, of which the first has a cap of 2; both have links of 20."""
+    """Judge paths that carry *first* and *second* Mbit/s. The first one has a cap of 2; the links have 20."""
 
     def judged() -> Sequence[Aim]:
         samples = series({"a": constant(first), "b": constant(second)}, 10)

@@ -64,19 +64,19 @@ def judged(**change: Any) -> Callable[[], Sequence[Aim]]:
 
 
 def in_phases(*names: str, **change: Any) -> Callable[[], Sequence[Aim]]:
-    """Judge what is sound but for these phases."""
+    """Judge a sound result with changes in these phases."""
     changed = {name: replace(SOUND, **change) for name in names}
     return judged(phases=dict.fromkeys(PHASES, SOUND) | changed)
 
 
 def in_reloads(*names: str, **change: Any) -> Callable[[], Sequence[Aim]]:
-    """Judge what is sound but for the reloads of these."""
+    """Judge a sound result with changes in the reloads of these phases."""
     changed = {name: replace(SOUND_RELOADS, **change) for name in names}
     return judged(reloads=dict.fromkeys((BEFORE, WITH), SOUND_RELOADS) | changed)
 
 
 def one(values: Sequence[float], value: float) -> tuple[float, ...]:
-    """Return *values*, the first of which is *value*."""
+    """Return *values* with the first one replaced by *value*."""
     return (value, *values[1:])
 
 

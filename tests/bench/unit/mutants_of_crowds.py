@@ -16,13 +16,13 @@ RUNS, WORKERS, REQUESTS, BEFORE = 3, 2, 100, 70_000_000
 OPENED = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500, "all": 7500, ONE_ADDRESS: 2500}
 STANDING = OPENED | {ONE_ADDRESS: 2002} | dict.fromkeys(BUSY, 4)
 ANSWERS = 800.0
-"""A second, of a busy client: each of four connections gets one every 5 ms."""
+"""Answers per second of a busy client: each of four connections gets one every 5 ms."""
 QUICK, SLOW = 0.004, 0.006
 """Seconds of most requests, and of one in ten."""
 
 
 def seconds(factor: float = 1.0, slow: float = 1.0) -> tuple[float, ...]:
-    """Return what requests took: *factor* times as long as alone, those that take longer *slow* times that."""
+    """Return the seconds of requests: *factor* times those without other clients, the slower ones also times *slow*."""
     return tuple(factor * (SLOW * slow if number % 10 == 0 else QUICK) for number in range(REQUESTS))
 
 
@@ -30,7 +30,7 @@ def measured(arm: str, number: int) -> Measured:
     return Measured(
         arm=arm,
         round=number,
-        # Rounds differ, all of one alike.
+        # The seconds differ between rounds, but within a round all are scaled alike.
         seconds=seconds((1 + number / 10) * (1 if arm == ALONE else 1.05 + number / 100)),
         failed=0,
         multipath=REQUESTS,
@@ -48,7 +48,7 @@ def measured(arm: str, number: int) -> Measured:
 def crowds(
     *, beside: Mapping[str, Any] | None = None, in_round: int | None = None, but: str = ALONE, runs: int = RUNS
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge *runs* rounds, with *beside* changed in all arms *but* one: in all rounds, or *in_round* alone."""
+    """Judge *runs* rounds with *beside* changed in all arms except *but*; with *in_round*, only in that round."""
 
     def judged() -> Sequence[Aim]:
         found = []

@@ -27,7 +27,7 @@ SOUND: Values = {
 
 
 def judged(part: str = "goodput", count: int = RUNS, **changes: float) -> Callable[[], Sequence[Aim]]:
-    """Return the judge of the sound result, with other values, or another number of runs, of one part."""
+    """Return the judge of the sound result with other values or another number of runs of one part."""
 
     def of() -> Sequence[Aim]:
         values = {

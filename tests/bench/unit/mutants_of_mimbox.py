@@ -27,13 +27,13 @@ from mptcp_bench.experiments.relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Ce
 RUNS = FEWEST
 SECONDS = 2.0
 PEERS = {DIRECT: 1.0, OURS: 0.9, LIMIT: 0.8, "haproxy": 0.7, "squid": 0.6}
-"""Of what there is without a proxy: ours is close to it, and before all others."""
+"""Goodput relative to no proxy. Ours is close to it, and ahead of all other proxies."""
 Change = Callable[[Point], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What an experiment makes of what it measured: when called, all its aims, those of its claims among them."""
+    """Judgement of measurements: a call returns all aims, including those of the claims."""
 
     own: Callable[[], Sequence[Aim]]
     claims: Callable[[], Sequence[Claim]]
@@ -43,7 +43,7 @@ class Judged:
 
 
 def point(cell: Cell, task: str, at: int, number: int, octets: float) -> Point:
-    """What is as it should be: *octets* came."""
+    """Return a sound point at which *octets* would arrive without a proxy."""
     proxied, subflows = cell.proxy != DIRECT, CLIENTS[cell.client]
     return Point(
         cell, task, at, number, SECONDS, octets=round(octets * PEERS[cell.proxy]), answers=100, opened=10, renewed=1.0,
@@ -67,7 +67,7 @@ def judge_of(
     own: Callable[[Points], Sequence[Aim]],
     besides: Sequence[Point] = (),
 ) -> Callable[..., Judged]:
-    """Return what makes a judge of sound points, some of which are changed or left out."""
+    """Return a function that judges sound points, some of them changed or left out."""
     planned = [(cell, task, at) for cell, task in declared.tasks for at in values]
 
     def judging(change: Change = lambda p: {}, keep: Callable[[Point], bool] = lambda p: True) -> Judged:
@@ -93,7 +93,7 @@ def multipath(change: Mapping[str, Any], clients: Sequence[str] = ("mptcp1", "mp
 
 
 def common(judging: Callable[..., Judged]) -> dict[str, Judged]:
-    """Return the mutants that all have."""
+    """Return the mutants that all of these experiments share."""
     return {
         "nothing measured": judging(keep=lambda p: False),
         "a round of one of them is missing": judging(keep=lambda p: (p.cell.proxy, p.round) != (OURS, 1)),
@@ -162,7 +162,7 @@ def _memory_judge(large: str = "", unseen: str = "") -> Callable[..., Judged]:
 
 
 def _level(p: Point) -> int:
-    """Return the octets that ours and the router have alike: a slow path is the bottleneck."""
+    """Return the octets of ours and of the router, which are equal because a slow path is the bottleneck."""
     return round(_CARRIED[p.at] * 1e7)
 
 

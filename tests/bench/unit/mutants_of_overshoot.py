@@ -22,7 +22,7 @@ def until(phase: float, before: float = 48, then: float = 5) -> Load:
 
 
 def outcome(ethernet: Load, wifi: Load = WIFI, seconds: float = SECONDS, phase: float | None = None) -> Outcome:
-    """Judge a transfer that begins after half a second; loads are of the time since."""
+    """Judge a transfer that begins after half a second; the loads are functions of the time since its start."""
 
     def begun(load: Load) -> Load:
         return lambda time: load(time - BEGIN) if time >= BEGIN else 0
@@ -47,7 +47,7 @@ def overshoot(
     left_out: str = "",
     runs: int = RUNS,
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge *runs* equal runs of each variant, and one of the poller; *wifi* is beside ours and our budget."""
+    """Judge *runs* equal runs of each variant, and one of the poller. *wifi*: load beside our cap and our budget."""
 
     def judged() -> Sequence[Aim]:
         loads = {

@@ -18,13 +18,13 @@ from mptcp_lab.testbed import TestbedError
 RUNS = 3
 SECONDS = 2.0
 GB = 1_000_000_000
-# Seconds of processor time for each task, of a peer and of ours: the peer's are the limit.
+# Processor seconds for each task, of a peer and of ours. The peer's value is the limit.
 PEER, WORSE_PEER = "haproxy", "squid"
 SPENT = {"get": 1.0, "connect": 0.5, "requests": 1.0}
 RATE = {"get": 0.85, "connect": 0.97, "requests": 0.9}
 KB = 1000.0
 APART = (0.3, 0.95, 1.6)
-"""Of what a sound round takes: less on the average, and nobody knows what it takes."""
+"""Factors for the cost of sound rounds: lower on average, but with too much spread to judge."""
 Change = Callable[[Measured], Measured]
 
 
@@ -33,7 +33,7 @@ def cell_of(proxy: str, client: str = "tcp") -> Cell:
 
 
 def measured(cell: Cell, task: str, number: int, setting: Setting = BASE) -> Measured:
-    """What a proxy does that meets every aim, if it is ours."""
+    """Return a measurement of a proxy. Ours meets every aim."""
     found = Measured(setting, cell, task, number)
     if task in HELD:
         return replace(found, user=40 * KB, kernel=10 * KB)
@@ -46,7 +46,7 @@ def measured(cell: Cell, task: str, number: int, setting: Setting = BASE) -> Mea
 
 
 def planned() -> list[tuple[Setting, Cell, str]]:
-    # Ours rebuilt, and with the host's congestion control, cost least and are no peers that ours is compared with.
+    # Our rebuilt proxy and the one with the host's congestion control cost least. They are no peers to compare with.
     cells = [
         *map(cell_of, (DIRECT, KEEPING, REBUILT, PEER, WORSE_PEER)),
         *(cell_of(OURS, client) for client in CLIENTS),
@@ -76,7 +76,7 @@ def judged(
 
 
 def of_ours(task: str, client: str, change: Callable[[Measured], dict[str, Any]]) -> Callable[[], Sequence[Aim]]:
-    """Judge what is sound but for one task of one kind of our clients."""
+    """Judge a sound result with one task of one kind of our clients changed."""
     cell = cell_of(OURS, client)
     return judged(lambda m: replace(m, **change(m)) if (m.cell, m.task) == (cell, task) else m)
 
@@ -90,7 +90,7 @@ def apart(m: Measured) -> dict[str, Any]:
 
 
 def slower(times: float) -> Callable[[Measured], dict[str, Any]]:
-    """As dear as before, and less of it."""
+    """Do less work for the same processor time."""
     return lambda m: {"processor": m.processor / times, "octets": round(m.octets / times)}
 
 
@@ -99,7 +99,7 @@ def larger(m: Measured) -> dict[str, Any]:
 
 
 def clients(client: str, capable: int, joins: int) -> Callable[[], Sequence[Aim]]:
-    """Judge ten connections, of which the proxy's kernel saw so many with Multipath TCP and second subflows."""
+    """Judge ten connections if the kernel counts *capable* by Multipath TCP and *joins* second subflows."""
 
     def aims() -> Sequence[Aim]:
         if why := void(cell_of(OURS, client), 10, capable, joins):

@@ -43,7 +43,7 @@ def measurement(
     digest_ok: bool = True,
     fallback: bool = False,
 ) -> Measurement:
-    """Return a download over links of so many Mbit/s, of which the policy caps Ethernet."""
+    """Return a download over links of *ethernet* and *wifi* Mbit/s, where the policy caps Ethernet."""
     if capped(cell):
         ethernet = ethernet if cap is None else min(ethernet, cap)
         wifi = wifi if wifi_cap is None else min(wifi, wifi_cap)
@@ -58,7 +58,7 @@ def measurement(
 
 
 def goodput(rounds: int = ROUNDS, **change: Any) -> Callable[[], Sequence[Aim]]:
-    """Judge so many rounds, of which the first is as *change* says."""
+    """Judge *rounds* rounds; the first one is changed by *change*."""
 
     def judged() -> Sequence[Aim]:
         measured = [measurement(cell, **(change if number == 0 else {})) for number in range(rounds) for cell in CELLS]
@@ -108,7 +108,7 @@ GOODPUT = Judge(
 def entries(
     rounds: int = 30, carried: float = 1.0, *, noise: bool = False, **change: float
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge goodput with so many entries, Gbit/s; *change* is by their number, *noise* some 40 %."""
+    """Judge goodput in Gbit/s by number of entries; *change* changes it for some, *noise* adds about 40 %."""
     rates = {"nothing": 10.3, "0 entries": 10.0, "1,000 entries": 10.0, "50,000 entries": 10.0}
     rates |= {{"few": "1,000 entries", "many": "50,000 entries"}[name]: rate for name, rate in change.items()}
     found = {"nftables": {name: [rate] * rounds for name, rate in rates.items()}}
@@ -141,7 +141,7 @@ def reactions(
     delays: Sequence[float] = (),
     offered: Sequence[str] = ("iptables",),
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge joins of which the first have *delays*, ms."""
+    """Judge joins, the first of which have these *delays* in ms."""
     measured = [*delays, *[1.5] * (200 - len(delays))][:count]
     samples = [
         {"delay_ms": delay, "gap_ms": 0.3, "age_ms": 400.0 if number < late else 20.0, "bytes": 3000.0}
@@ -223,7 +223,7 @@ TOUCHED: State = {
     system_state.BPF: "mptcp-throttler run: anon_inode:bpf-map",
     system_state.FILES: "/run/mptcp-throttler/status.sock",
 }
-"""By name what a throttler leaves as it was, and makes."""
+"""System state, by name of the dump, with the traces of a running throttler."""
 
 
 MADE = recovery_judging.made(UNTOUCHED, TOUCHED)
@@ -240,7 +240,7 @@ def observed(ethernet: Load = ETHERNET, wifi: Load = WIFI, **change: Any) -> Cal
 
 
 def untouched(name: str) -> Callable[[], Sequence[Aim]]:
-    """Judge a run in whose dump *name* the start changed nothing."""
+    """Judge a run in which the start changed nothing in the dump *name*."""
     return observed(made=recovery_judging.made(UNTOUCHED, TOUCHED | {name: UNTOUCHED[name]}))
 
 

@@ -32,7 +32,7 @@ STOPPED = ("idle", "just started", "as a reload begins", "in mid-reload")
 
 
 def held(tunnels: int) -> Held:
-    """A throttler that meets every aim."""
+    """Return the readings of a throttler that meets every aim."""
     return Held(
         tunnels=tunnels,
         shown=tunnels,
@@ -63,7 +63,7 @@ def scaled(
     none: Sequence[float] = NONE,
     soft: Sequence[float] = (0.99,),
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge 1,000 and 10,000 tunnels, both as said."""
+    """Judge 1,000 and 10,000 tunnels, each with the given readings."""
 
     def judged() -> Sequence[Aim]:
         rigs = [replace(rig(n), alone=replace(QUIET, **(alone or {})), **(crowd or {})) for n in (FEW, MANY)]
@@ -135,7 +135,7 @@ COUNT = 20_000
 
 @cache
 def lost(share: float, seed: int = 1, bursts: int = 1) -> frozenset[int]:
-    """Return which of ``COUNT`` packets are lost, so many one after the other."""
+    """Return which of ``COUNT`` packets are lost, in bursts of *bursts*."""
     first = Random(seed).sample(range(COUNT), round(share / bursts * COUNT))
     return frozenset((number + each) % COUNT for number in first for each in range(bursts))
 

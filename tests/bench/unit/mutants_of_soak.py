@@ -17,7 +17,7 @@ TUNNELS, CHURN, INTERVAL, COUNT = 1_000, 50, 30.0, 120
 
 
 def sample(number: int) -> Reading:
-    """What a throttler has that meets every aim: it warms up for a while, and is then as it was."""
+    """Return a reading of a throttler that meets every aim: it warms up for a while and is then stable."""
     time = INTERVAL * (number + 1)
     warm = min(1.0, 0.8 + number / 100)
     return Reading(
@@ -51,7 +51,7 @@ def judged(
 
 
 def growing(number: int, value: float) -> float:
-    """Grow by a fifth from the second third to the last."""
+    """Return *value*, increased by a fifth from the second third of the samples to the last."""
     return value * (1 + 0.006 * number)
 
 

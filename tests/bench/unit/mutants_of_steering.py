@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results and mutants of the experiment steering: of its modes and of its outages."""
+"""Sound results and mutants of the experiment steering, for its modes and its outages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mptcp_bench.experiments.steering_outages_judging import Outcome
 from mptcp_lab.testbed.recorder import Sample
 
 Loads = tuple[Load, Load]
-"""Mbit/s over Ethernet and Wi-Fi."""
+"""Rates in Mbit/s over Ethernet and Wi-Fi."""
 RTT, RUNS = "20/20", 2
 RESTORED, END = WARM + EVENT, WARM + EVENT + AFTER
 
@@ -35,12 +35,15 @@ def steady(ethernet: float, wifi: float) -> Loads:
 
 
 def taken_over(late: float = 0.5, back: float = 1.0) -> Loads:
-    """Wi-Fi is silent for a while; Ethernet is used so many seconds later, and Wi-Fi again so long afterwards."""
+    """Wi-Fi is silent for a while.
+
+    Ethernet takes over *late* seconds after it begins, and Wi-Fi is used again *back* seconds after it ends.
+    """
     return between(WARM + late, RESTORED + back, 100, 0), between(WARM, RESTORED + back, 0, 30)
 
 
 def slow_origin(ethernet: float, wifi: float) -> Loads:
-    """Both paths are full but for the time in which the origin is slow."""
+    """Both paths are full, except while the origin is slow and they carry *ethernet* and *wifi*."""
     return between(WARM + 0.5, RESTORED, ethernet, 100), between(WARM + 0.5, RESTORED, wifi, 30)
 
 
@@ -64,7 +67,7 @@ UNSTEERED: Mapping[str, Loads] = {
     PACED[0]: steady(20, 0),
     PACED[1]: steady(12, 0),
 }
-"""What the kernel does by itself."""
+"""Rates without steering, by the kernel itself."""
 
 
 def scaled(loads: Loads, ethernet: float, wifi: float) -> Loads:
@@ -74,7 +77,7 @@ def scaled(loads: Loads, ethernet: float, wifi: float) -> Loads:
 def steered(
     changed: Mapping[str, Loads] | None = None, *, runs: int = RUNS, left_out: str = ""
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge so many runs of each mode, all as *changed* says."""
+    """Judge *runs* runs of each mode, with the loads of *changed*."""
 
     def judged() -> Sequence[Aim]:
         measured = [
@@ -97,7 +100,7 @@ UPLOAD = replace(CELL, load="upload")
 
 
 def in_outages(runs: int = RUNS, *, unsteered: int = RUNS, cell: Cell = CELL, **change: Any) -> Sequence[Aim]:
-    """Judge so many runs of an outage under a mode, as *change* says, and without one."""
+    """Judge *runs* runs of an outage under a mode, changed by *change*, and *unsteered* runs without a mode."""
     measured = [(cell, replace(GOOD, **change))] * runs + [(cell.unsteered, replace(GOOD, flips=0))] * unsteered
     return outages.aims(measured, [cell, cell.unsteered], RUNS)
 
@@ -107,7 +110,7 @@ def outage(*runs: int, **change: Any) -> Callable[[], Sequence[Aim]]:
 
 
 def slower_once(during: float) -> Sequence[Aim]:
-    """Judge two runs of an outage under a mode, of which one gets so many Mbit/s, and two without one."""
+    """Judge two runs of an outage under a mode, one of which gets *during* Mbit/s, and two runs without a mode."""
     runs = [(CELL, GOOD), (CELL, replace(GOOD, during=during))]
     return outages.aims([*runs, *[(CELL.unsteered, replace(GOOD, flips=0))] * 2], [CELL, CELL.unsteered], RUNS)
 
@@ -116,7 +119,7 @@ OVERFLOW = steering_overflow.Cell((15, 60), (35, 19), 200)
 
 
 def overflowing(first: float, later: float, opened: float, closed: float) -> steering_overflow.Outcome:
-    """Return what is read from a download of 30 Mbit/s over paths of 15 and 60, of 7 after 14 s."""
+    """Return the outcome of a download of 30 Mbit/s over paths of 15 and 60, which needs 7 Mbit/s after 14 s."""
     octets = {"eth0": 0.0, "wlan0": 0.0}
     samples = []
     for tick in range(220):
@@ -128,7 +131,7 @@ def overflowing(first: float, later: float, opened: float, closed: float) -> ste
 
 
 def overflowed(*outcome_of: float) -> list[Aim]:
-    """Return the aims of one such download, of none without any."""
+    """Return the aims of one such download, or of none without arguments."""
     return steering_overflow.aims({OVERFLOW: [overflowing(*outcome_of)] if outcome_of else []}, 1)
 
 

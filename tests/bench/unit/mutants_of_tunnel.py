@@ -30,9 +30,9 @@ from mptcp_bench.experiments.tunnel_judging import (
 CELLS = tuple(plan({}, quick=False).cells())
 RUNS = 3
 LOSSY = 0.6
-"""What loss leaves of a path."""
+"""Share of a path's rate that remains with loss."""
 Ours = Callable[[Cell, tuple[float, float]], float]
-"""Bits/s of a download through the tunnel, by those of each path alone."""
+"""Bits/s of a download through the tunnel, as a function of the cell and of each path's own rate."""
 BEGAN, ENDED = 5.0, 8.0
 
 
@@ -45,7 +45,7 @@ def alone(cell: Cell) -> tuple[float, float]:
 
 
 def transfers(ours: Ours = lambda _, each: 0.95 * sum(each), machine: float = 1.0) -> list[Transfer]:
-    """Return what was downloaded; *machine*: how many times as fast as the links it was."""
+    """Return transfers. *machine*: rate of the machine relative to the links."""
     found = []
     for cell in CELLS:
         each = tuple(machine * rate for rate in alone(cell))
@@ -57,7 +57,7 @@ def transfers(ours: Ours = lambda _, each: 0.95 * sum(each), machine: float = 1.
 
 
 def polls(left: int | None, after: float = 0.3, back: float = 0.1) -> list[Poll]:
-    """Return what was told to both ends while a path was silent, of which *left* was left."""
+    """Return both ends' verdicts during an outage; both take path *left* for dead meanwhile."""
     found = []
     for step in range(600):
         time = step * 0.02
@@ -82,7 +82,7 @@ def sound() -> Measured:
 
 
 def judged(**wrong: object) -> Callable[[], Sequence[Aim]]:
-    """Judge what is sound but for *wrong*, parts of it."""
+    """Judge a sound result in which the parts *wrong* are replaced."""
 
     def judged() -> Sequence[Aim]:
         return aims(replace(sound(), **wrong), CELLS, PARTS, dict.fromkeys(CHANGES, CONTROLS))  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results of the experiments vpn-…, in which all holds that the paper says, and their mutants.
+"""Sound results of the experiments vpn-…, in which all of the paper's claims hold, and their mutants.
 
-Claims are no aims there: one that fails is a result. A mutant misses an aim, or breaks a claim.
+A claim is not an aim: a claim that fails is also a result. A mutant must miss an aim or break a claim.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mptcp_bench.experiments.vpn_figures import (
 from mptcp_bench.experiments.vpn_judging import Lost, loss_aims, loss_claims, ours, sound, trace_claims
 
 Rate = Callable[[Cell, Condition], float]
-"""Mbit/s."""
+"""Rate in Mbit/s by cell and condition."""
 Change = Callable[[Point], Mapping[str, Any]]
 SHARES = {
     "tcp": 0.0,
@@ -47,7 +47,7 @@ SHARES = {
 
 
 def point(cell: Cell, at: Condition, number: int, rate: float) -> Point:
-    """What is as it should be."""
+    """Return a sound point with this *rate*."""
     return Point(
         cell, at, number, goodput=rate * 1e6, second=SHARES[cell.way], carried=0.95, joined=WAYS[cell.way].joined,
         fallbacks=0, round_trip=1.02e-3 * at.first,
@@ -91,14 +91,14 @@ TCP_IS_MULTIPATH: dict[str, Change] = {"TCP is Multipath TCP": ALONE["TCP is Mul
 
 @dataclass(frozen=True)
 class Judged:
-    """A judge, and what it says of the claims where all is sound."""
+    """A judge, and a function that returns the claims of the sound result."""
 
     judge: Judge
     claims: Callable[[], Sequence[Claim]]
 
 
 def judge_of(figure: Figure, rate: Rate, changes: dict[str, Change], worlds: Mapping[str, Rate]) -> Judged:
-    """Return the judge of *figure* with *changes* of what was measured, and *worlds* in which claims do not hold."""
+    """Return the judge of *figure*, with mutants that change measurements, and *worlds* in which claims fail."""
     what = figure.chosen({}, False)
 
     def found(change: Change = unchanged, keep: Callable[[Point], bool] = everything, rate: Rate = rate) -> Points:
@@ -118,7 +118,7 @@ def judge_of(figure: Figure, rate: Rate, changes: dict[str, Change], worlds: Map
     mutants |= {name: mutant(rate=other) for name, other in worlds.items()}
     mutants["nothing measured"] = mutant(keep=lambda p: False)
     mutants["a round of one way is missing"] = mutant(keep=lambda p: (p.cell.way, p.round) != ("tunnel", 1))
-    # What is above the other is below it, by as much.
+    # Each rate is inverted, so that larger ones become smaller.
     mutants["all is the other way round"] = mutant(rate=lambda cell, at: 100 / rate(cell, at))
     return Judged(Judge(lambda: aims(found()), mutants), lambda: figure.claims(found()))
 
@@ -128,7 +128,7 @@ def figure3(cell: Cell, at: Condition) -> float:
 
 
 def figure4(cell: Cell, at: Condition, growth: float = -1 / 25) -> float:
-    """*growth* of the gain by both paths with the RTT."""
+    """*growth*: change of the gain by both paths for each ms of RTT."""
     tcp = 8 - at.first / 20
     rates = {"tcp": tcp, "ports": 1.1 * tcp, "mptcp": tcp + 6 + growth * at.first, "tunnel": 9.0}
     return rates[cell.way] * (1.1 if at.loss.startswith("ge") else 1)
@@ -248,4 +248,4 @@ VPN = VPN_FIGURES | {
         },
     ),
 }
-"""By the name of the experiment."""
+"""Judges by the name of the experiment."""

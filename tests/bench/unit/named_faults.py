@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Six faults that no experiment may overlook: the mutant that has each, by experiment, or why there is none.
+"""Six faults that no experiment may overlook: for each experiment the mutant with the fault, or why it has none.
 
-``OURS`` are those of ``mptcp_bench.experiments``, ``PAPERS`` the paper's.
+``OURS`` are the experiments of ``mptcp_bench.experiments``, ``PAPERS`` those of the paper.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FAULTS = (DEAD, WRONG, NEVER, UNUSED, UNSHAPED, FALLBACK)
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an experiment need not notice a fault, or cannot have it."""
+    """Reason why an experiment need not notice a fault, or cannot have it."""
 
     reason: str
 
@@ -82,7 +82,7 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         **NO_THROTTLER,
         UNUSED: "second path unused",
         UNSHAPED: "links are not shaped",
-        # It is known by what the second path carries.
+        # The fallback shows in the bytes that the second path carries.
         FALLBACK: "second path unused",
     },
     "middleboxes": {
@@ -96,7 +96,7 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         **NO_THROTTLER,
         UNUSED: "second path unused",
         UNSHAPED: NOT_EMULATED,
-        # It is known by the number of subflows.
+        # The fallback shows in the number of subflows.
         FALLBACK: "second path unused",
     },
     "mimbox-goodput": {
@@ -144,7 +144,7 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
     },
     "reaction": {
         DEAD: "dead throttler: no cap ever comes",
-        # The probe looks at the first subflow, which is the one that is to be capped.
+        # The probe watches the first subflow, which is the one to be capped.
         WRONG: "dead throttler: no cap ever comes",
         NEVER: "one connection has none",
         UNUSED: "none was",
@@ -167,7 +167,7 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
     },
     "scale": {
         DEAD: "dead throttler",
-        # As with reaction.
+        # The reason is the same as for ``reaction``.
         WRONG: "the caps of joins never come",
         NEVER: "the cap never comes",
         UNUSED: "second path unused: no second subflow",
@@ -234,10 +234,10 @@ PAPERS: Mapping[str, Mapping[str, Answer]] = {
         **NO_THROTTLER,
         UNUSED: Reason("each path is used alone"),
         UNSHAPED: "emulator off",
-        # The fallback is what the paper says; the fault is that there is none.
+        # The paper itself reports the fallback, so the fault is that none happens.
         FALLBACK: "server is multipath",
     },
-    # A second path that is joined and carries nothing is what the paper says.
+    # The paper itself reports a second path that is joined and carries nothing.
     "fig3": {**NO_THROTTLER, **_PATHS},
     "fig4": {**NO_THROTTLER, **_PATHS, UNUSED: "second path unused"},
     "fig5": {**NO_THROTTLER, **_PATHS},

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Connections as the two sides of a proxy's host would have captured them, written down segment by segment.
+"""Builds connections as both sides of a proxy's host would have captured them, segment by segment.
 
-Times are nanoseconds. A :class:`Talk` knows its sequence numbers; MPTCP options are made from keys as RFC 8684 says.
+Times are nanoseconds. A :class:`Talk` knows its sequence numbers; MPTCP options are made from keys as in RFC 8684.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ End = tuple[bytes, int]
 
 
 def dss(key: bytes, offset: int, subflow: int, length: int, *, octets: int = 8) -> Dss:
-    """Return a mapping of *length* bytes at *offset* of the stream whose sender has *key*."""
+    """Return a mapping of *length* bytes at *offset* of the data stream whose sender has *key*."""
     sequence = initial_data_sequence(key) + 1 + offset
     return Dss(False, None, 0, sequence & ((1 << 8 * octets) - 1), octets, subflow, length, None)
 
 
 @dataclass
 class Talk:
-    """One TCP connection; :attr:`packets` is what was captured of it."""
+    """One TCP connection. :attr:`packets` contains the captured segments."""
 
     client: End
     server: End
     client_isn: int = 0xFFFF_FF00
-    """Close to its end: the numbers of most dialogues wrap around."""
+    """Initial sequence number close to the maximum, so that most dialogues wrap around."""
     server_isn: int = 7
     packets: list[Packet] = field(default_factory=list)
 
     def up(self, time: int, number: int, payload: bytes = b"", *options: MptcpOption, flags: int = ACK) -> None:
-        """The opener sends *payload*, whose first byte is *number*, counted from the SYN."""
+        """Let the client send *payload*, whose first byte has *number*, counted from the SYN."""
         self._add(time, self.client, self.server, self.client_isn + number, payload, options, flags)
 
     def down(self, time: int, number: int, payload: bytes = b"", *options: MptcpOption, flags: int = ACK) -> None:
@@ -66,21 +66,21 @@ class Talk:
         )
 
     def open(self, syn: int, syn_ack: int, ack: int) -> Talk:
-        """A handshake without MPTCP."""
+        """Make a handshake without MPTCP."""
         self.up(syn, 0, flags=SYN)
         self.down(syn_ack, 0, flags=SYN | ACK)
         self.up(ack, 1)
         return self
 
     def open_mptcp(self, syn: int, syn_ack: int, ack: int, key: bytes = PROXY_KEY) -> Talk:
-        """The same with MPTCP; *key* is the server's."""
+        """Make a handshake with MPTCP; *key* is the server's."""
         self.up(syn, 0, b"", MpCapable(1, 1), flags=SYN)
         self.down(syn_ack, 0, b"", MpCapable(1, 1, key), flags=SYN | ACK)
         self.up(ack, 1, b"", MpCapable(1, 1, CLIENT_KEY, key))
         return self
 
     def join(self, syn: int, syn_ack: int, ack: int, key: bytes = PROXY_KEY) -> Talk:
-        """A subflow joins the connection whose server has *key*."""
+        """Let a subflow join the connection whose server has *key*."""
         self.up(syn, 0, b"", MpJoinSyn(False, 2, token_of_key(key), bytes(4)), flags=SYN)
         self.down(syn_ack, 0, b"", MpJoinSynAck(False, 1, bytes(8), bytes(4)), flags=SYN | ACK)
         self.up(ack, 1, b"", MpJoinAck(bytes(20)))

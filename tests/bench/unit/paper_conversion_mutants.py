@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Proxies of which Table 1's claims hold, or one mechanism is broken, and which mutants must break which claim.
+"""Simulated proxies for Table 1's claims: in some all claims hold, in mutants one mechanism is broken.
 
-A proxy makes the exchanges of each workload from a seed; they go through the same run and claims as captured ones.
+A proxy draws the exchanges of each workload from a seed; they go through the same run and claims as captured ones.
+``BREAKS`` names the mutants under which a claim must no longer hold.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed import TestbedError
 
 EACH = 20
-"""Exchanges of a workload."""
+"""Number of exchanges of a workload."""
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """What it takes at the median, in seconds."""
+    """Median durations of a proxy's steps, in seconds."""
 
     answer: float = 0.0005
-    """The kernel alone, from a SYN to its answer."""
+    """From a SYN to its SYN/ACK, which only the kernel handles."""
     wait: float = 0.001
-    """The client, from its third ACK to its request."""
+    """From the client's third ACK to its request."""
     connect: float = 0.0075
     """From the request to the SYN towards the origin."""
     request: float = 0.02
     response: float = 0.0234
     stream: float = 0.015
-    """A segment that waits for nobody, through user space."""
+    """For a segment that passes through user space without waiting."""
     bulk: float = 0.05
     idle: float = 0.02
     least_idle: float = 0.01
-    """Of the busiest processor."""
+    """Idle share of the busiest processor."""
     spread: float = 0.05
     falls_back: bool = False
-    """Whether the client's connections do."""
+    """Whether the client's connections fall back to plain TCP."""
     subflows: int = 2
 
     def exchange(self, draw: random.Random, *, multipath: bool = True) -> Exchange:
@@ -69,7 +70,7 @@ class Proxy:
         return Exchange("/x", multipath, False, subflows, **times, up=(), down=(about(self.response),))
 
     def conversions(self, draw: random.Random, *, multipath: bool) -> dict[str, Conversions]:
-        """Return what a capture would have shown of every workload; TestbedError where that is no data point."""
+        """Return what a capture would have shown of every workload. Raise TestbedError if this is no data point."""
         few = [self.exchange(draw, multipath=multipath) for _ in range(EACH)]
         check_protocol(few, multipath=multipath)
         stream = [replace(e, up=(self.stream,) * 3, down=(self.stream,) * 3) for e in few]
@@ -81,7 +82,7 @@ class Proxy:
 
 
 PAPER = Proxy()
-"""A guest of ESXi, short of memory and processor time, as the paper has it."""
+"""The paper's setup: a guest of ESXi with little memory and processor time."""
 TODAY = Proxy(
     answer=15e-6,
     wait=60e-6,
@@ -93,7 +94,7 @@ TODAY = Proxy(
     idle=0.6,
     least_idle=0.5,
 )
-"""As measured on a machine of today."""
+"""Durations measured on a current machine."""
 
 Change = Callable[[Proxy], Proxy]
 
@@ -103,7 +104,7 @@ def _with(**changes: Any) -> Change:
 
 
 ONE_CORE_FULL = _with(idle=0.5, least_idle=0.01)
-"""Squid has a thread, and a second processor that is idle is none of it."""
+"""Squid is single-threaded, so an idle second processor does not help it."""
 
 MUTANTS: dict[str, Change] = {
     "ten times as fast": _with(
@@ -121,7 +122,7 @@ NO_DATA_POINT = {
     "fallback to TCP": f"{EACH} of {EACH} requests, such as /x, came by plain TCP",
     "second path not joined": "no second subflow was established",
 }
-"""By mutant the reason that each of its runs by Multipath TCP is kept with."""
+"""The reason with which each run by Multipath TCP is rejected as a data point, by mutant."""
 _NONE: dict[str, Judgement] = dict.fromkeys(NO_DATA_POINT, "not judged")
 BREAKS: dict[str, dict[str, Judgement]] = {
     "syn": {
@@ -140,17 +141,17 @@ BREAKS: dict[str, dict[str, Judgement]] = {
     "data-slower": {"SYN waits for the application": "differs", "content spliced in the kernel": "differs", **_NONE},
     "user-space": {"content spliced in the kernel": "fails", **_NONE},
 }
-"""By claim the verdict that each mutant makes of it."""
+"""The verdict that each mutant must produce, by claim."""
 UNEXPLAINED: dict[str, Change] = {
     "syn": ONE_CORE_FULL,
     "data": ONE_CORE_FULL,
     "data-slower": _with(connect=30e-6, wait=300e-6),
 }
-"""Changes of ``TODAY`` after which a claim that differs must not do so any more: the mechanism named is not there."""
+"""Changes of ``TODAY`` that remove the mechanism by which a claim differs; the claim must then no longer differ."""
 
 
 def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> PaperResult:
-    """Measure *proxy* and judge it."""
+    """Measure *proxy* and judge the result."""
     draw = random.Random(seed)
     runs: list[Run] = []
     for number in range(1, repetitions + 1):

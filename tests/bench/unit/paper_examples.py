@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Results as an experiment would leave them, drawn from a seed: for the tests of the paper's figures and report."""
+"""Draws results from a seed as an experiment would leave them, for tests of the paper's figures and report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LINKS = {"ethernet": 94e6, "wifi": 25e6}
 
 
 def run(draw: random.Random, case: Case, repetition: int, octets: float = 60e6, delay: float = 0.8) -> Run:
-    """Draw one download: both paths rise within a second, a cap comes into force after *delay* seconds."""
+    """Draw one download: both paths reach their rates within a second; a cap is in force after *delay* seconds."""
     times: list[float] = []
     rates: dict[str, list[float]] = {path: [] for path in LINKS if case.path in (None, path)}
     waiting: list[float] = []
@@ -157,7 +157,7 @@ def table1() -> PaperResult:
 
 
 def incomplete() -> PaperResult:
-    """Return one that was interrupted, with hostile texts and no data point."""
+    """Return an interrupted result, with hostile texts and without data points."""
     hostile = '<script>alert(1)</script> & "quoted"'
     return replace(
         fig2(), complete=False, title=hostile, runs=(Run("tcp-wifi", 1, False, hostile),), summary=(), notes=(hostile,),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Worlds in which the paper's claims hold, or one mechanism is broken, and which mutants must break which claim.
+"""Simulated worlds for the paper's claims: in some all claims hold, in mutants one mechanism is broken.
 
-A world makes the observations of a scenario's downloads, from a seed; they go through the engine's own judgement of
-data points and the claims' own figures, as observations of real packets do. In ``PAPER`` every claim holds. Each
-mutant changes one mechanism of it, and ``BREAKS`` names those after which a claim must not hold any more.
+A world draws the observations of a scenario's downloads from a seed. They go through the engine's own judgement of data
+points and the claims' own figures, as observations of real packets do. In ``PAPER`` every claim holds. Each mutant
+changes one mechanism of ``PAPER``; ``BREAKS`` names the mutants under which a claim must no longer hold.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mptcp_lab.testbed.transfer import Observation
 
 DIGEST = "as it should be"
 HEADERS = 0.94
-"""Payload over bytes on the wire, MTU 1500."""
+"""Ratio of payload bytes to bytes on the wire, with an MTU of 1500."""
 JOINED = 0.01
-"""Seconds."""
+"""Seconds from the start of a download until the second subflow has joined."""
 LEAD = 0.3
 """Seconds sampled before and after a download."""
 PARAMETERS = Parameters.of()
@@ -37,45 +37,45 @@ PARAMETERS = Parameters.of()
 
 @dataclass(frozen=True)
 class World:
-    """What the hosts, the paths and the throttler do. Rates are bits per second on the wire, times seconds."""
+    """Simulated hosts, paths and throttler. Rates are bits per second on the wire, times are seconds."""
 
     links: dict[str, float] = field(default_factory=lambda: {"ethernet": 100e6, "wifi": 20e6})
     rtts: dict[str, float] = field(default_factory=lambda: {"ethernet": 0.002, "wifi": 0.014})
     server_is_multipath: bool = False
     falls_back: bool = False
-    """Whether the client's connections to the proxy do."""
+    """Whether the client's connections to the proxy fall back to plain TCP."""
     joins: bool = True
-    """Whether the proxy accepts a second subflow; the client has seen its SYN/ACK by then."""
+    """Whether the proxy accepts a second subflow. If not, the client has nevertheless received the SYN/ACK."""
     wifi_free: float = 0.02
     wifi_beside_cap: float = 0.95
-    """Part of its link that Wi-Fi carries beside an Ethernet that is not capped, that is."""
+    """Share of its link rate that Wi-Fi carries while Ethernet is capped."""
     ethernet: float = 0.99
-    """Part of its link that Ethernet carries."""
+    """Share of its link rate that Ethernet carries when it is not capped."""
     needed: float = 400_000
-    """Bytes of receive buffer; with less every path slows down."""
+    """Bytes of receive buffer that a download needs. With a smaller buffer all paths slow down in proportion."""
     lost_by_small: float = 0.02
     lost_by_mtu: float = 0.02
-    """Share of segments sent twice with a buffer too small, with MTU 1000."""
+    """Share of segments that are sent twice: if the buffer is too small, and if the MTU is 1000."""
     memory: float = 0.1
-    """Part of the receive buffer that is in use at most."""
+    """Share of the receive buffer that is in use at most."""
     mtu: float = 0.8
-    """Times the rate with MTU 1500 that is had with 1000."""
+    """Rate with an MTU of 1000, relative to the rate with 1500."""
     idle: float = 0.01
     least_idle: float = 0.0
-    """Of the busiest processor."""
+    """Idle share of the busiest processor."""
     cap_first: float | None = 0.3
     cap_repeated: float | None = 0.0
-    """From the join until the cap is in force; None: never."""
+    """Seconds from the join until the cap is in force, for first and repeated downloads; None if it never is."""
     before_cap: float = 1.0
-    """Of its rate, what Ethernet carries before its cap is in force."""
+    """Share of its rate that Ethernet carries before its cap is in force."""
     capped: str = "ethernet"
     cap_is: float = 0.98
-    """Times the cap that a capped path carries."""
+    """Rate of a capped path, relative to the cap."""
     spread: float = 0.002
-    """Standard deviation of the rates of a run, relative."""
+    """Relative standard deviation of the rates between runs."""
 
     def observe(self, trial: Trial, draw: random.Random, interval: float) -> Observation:
-        """Return what the client's agent would have seen of one download."""
+        """Return what the client's agent would have observed of one download."""
         lossy = trial.receive_buffer is not None and trial.receive_buffer < self.needed / 2
         retransmitted = self.lost_by_small if lossy else self.lost_by_mtu if trial.mtu == 1000 else 0.0
         strength = max(0.05, draw.gauss(1, self.spread))
@@ -135,13 +135,13 @@ class World:
 
 
 PAPER = World()
-"""Linux 3.14 with MPTCP 0.89 on a Raspberry Pi, as the paper has it."""
+"""The paper's setup: Linux 3.14 with MPTCP 0.89 on a Raspberry Pi."""
 TODAY = World(
     wifi_free=0.98, wifi_beside_cap=0.98, lost_by_small=0.0, lost_by_mtu=0.0, memory=0.47, mtu=0.965, idle=0.5,
     least_idle=0.4,
     cap_first=0.2, cap_repeated=0.2,
 )  # fmt: skip
-"""A kernel and a throttler of today: what differs does so for the reason named."""
+"""A current kernel and throttler. Where a claim differs, the named mechanism is the reason."""
 
 Change = Callable[[World], World]
 
@@ -163,7 +163,7 @@ FALLBACK = _with(falls_back=True)
 NOT_JOINED = _with(joins=False, wifi_free=0.0, wifi_beside_cap=0.0)
 
 ONE_CORE_FULL = _with(idle=0.5, least_idle=0.0)
-"""Squid has a thread, and a second processor that is idle is none of it."""
+"""Squid is single-threaded, so an idle second processor does not help it."""
 
 FIGURE_MUTANTS: dict[str, Change] = {
     "throttler dead": THROTTLER_DEAD,
@@ -173,7 +173,7 @@ FIGURE_MUTANTS: dict[str, Change] = {
     "cap too high": _with(cap_is=1.2),
     "cap too low": _with(cap_is=0.5),
     "cap strangles both": _with(wifi_beside_cap=0.4),
-    # Whose Wi-Fi was used before, and whose cap lands softly: by their goodput alone these transfers do well.
+    # Wi-Fi was in use before the cap, and the cap comes softly: judged only by goodput these transfers look good.
     "cap strangles both, late": _with(wifi_free=0.98, wifi_beside_cap=0.4, cap_first=0.4, cap_repeated=0.2),
     "cap costs the other a tenth, late": _with(wifi_free=0.98, wifi_beside_cap=0.9, cap_first=0.8, cap_repeated=0.8),
     "cap comes late, first later": _with(cap_first=0.45, cap_repeated=0.2),
@@ -212,7 +212,7 @@ def _open(*mutants: str) -> Verdicts:
 
 
 _THROTTLER = _fail("throttler dead", "throttler caps the wrong path", "cap never comes")
-# What is not of the kind that was wanted is no data point.
+# Transfers that are not of the wanted kind are no data points.
 _PROXY = _open("fallback", "second path not joined", "emulator off")
 BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig2", "fallback"): _fail("server is multipath") | _open("emulator off"),
@@ -239,17 +239,17 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
     | _THROTTLER
     | _PROXY,
     ("fig7", "cap"): _fail("cap too high", "cap too low") | _THROTTLER | _PROXY,
-    # Nothing of nothing is a share that two series of zeros leave open.
+    # If the second path is unused, the offloaded share is 0/0 and the comparison of two all-zero series is undecided.
     ("fig7", "offload"): _differ("second path used") | _open("second path unused") | _THROTTLER | _PROXY,
     ("fig7", "inferior"): _fail("cap strangles both, late", "cap costs the other a tenth, late") | _THROTTLER | _PROXY,
     ("fig7", "outperforms"): _fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
 }
-"""By scenario and claim the verdict that each mutant makes of it."""
+"""The verdict that each mutant must produce, by scenario and claim."""
 NO_DATA_POINT = {
     "fallback": "the connection fell back to plain TCP",
     "second path not joined": "no second subflow was established",
 }
-"""By mutant the reason that each of its downloads through the proxy is kept with."""
+"""The reason with which each download through the proxy is rejected as a data point, by mutant."""
 
 UNEXPLAINED: dict[tuple[str, str], Change] = {
     ("fig5", "unstable"): ONE_CORE_FULL,
@@ -258,7 +258,7 @@ UNEXPLAINED: dict[tuple[str, str], Change] = {
     ("fig6", "repeated-throttled"): _with(before_cap=0.3),
     ("fig7", "offload"): _with(wifi_beside_cap=0.5),
 }
-"""Changes of ``TODAY`` after which a claim that differs must not do so any more: the mechanism named is not there."""
+"""Changes of ``TODAY`` that remove the mechanism by which a claim differs; the claim must then no longer differ."""
 DECIDES: dict[tuple[str, str], tuple[str, str]] = {
     ("fig5", "unstable"): ("mtu-1000", "least_idle"),
     ("fig6", "first-escapes"): ("first", "time_to_throttle"),
@@ -266,12 +266,13 @@ DECIDES: dict[tuple[str, str], tuple[str, str]] = {
     ("fig6", "repeated-throttled"): ("repeated", "before_cap"),
     ("fig7", "offload"): ("tcp-wifi", "rate_wifi"),
 }
-"""By claim that differs in ``TODAY``: case and metric of its mechanism. Where noise hides that, it is not judged."""
+"""For each claim that differs in ``TODAY``: case and metric of its mechanism. If noise hides these, it is not judged.
+"""
 UNLIKELY: dict[tuple[str, str], Change] = {
     ("fig3", "wifi-unused"): _with(ethernet=0.8),
     ("fig4", "small-loses"): _with(memory=0.1),
 }
-"""Claims that fail in ``TODAY`` for a likely reason that is not measured, and after what change it is not even that."""
+"""Claims that fail in ``TODAY`` for a likely reason that is not measured, and a change that removes that reason."""
 
 
 def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> PaperResult:
@@ -314,15 +315,15 @@ def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -
 
 
 COUNTED = {"capped"}
-"""Metrics that are 1 or 0 of a run."""
+"""Metrics that are 1 or 0 in each run."""
 SCALES = {"s": 1.0, "ratio": 0.5, "bit/s": 1e8, "B": 1e6, "count": 100.0}
-"""By unit how great a value is, at the least, as noise goes: what is compared is often zero, or a threshold."""
+"""Smallest size of a value for scaling noise, by unit: a compared value is often zero, or a threshold."""
 
 
 def noisy(result: PaperResult, only: tuple[str, str] | None = None) -> PaperResult:
-    """Return two runs of each case with its means, so far apart that they say nothing: in one case and metric *only*.
+    """Return *result* with two runs per case that have its means, but are too far apart to support any claim.
 
-    The summary is still that of *result*.
+    *only* restricts the noise to one case and metric. The summary is still the one of *result*.
     """
     runs = []
     for case in result.cases:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A tree of processes for tests that look at all of one program's."""
+"""Starts a tree of processes, for tests of readings over all processes of a program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptcp_lab.agent.processes import descendants
 
 @contextmanager
 def running(program: str, ready: int) -> Iterator[int]:
-    """Have the Python *program* run; yield its process id once *ready* lines have come, and end all of the tree."""
+    """Run the Python *program*. Yield its PID when it has printed *ready* lines; then end the whole tree."""
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as first:
         try:
             assert first.stdout is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An aim is met within its bounds."""
+"""Tests that an aim is met within its bounds."""
 
 from __future__ import annotations
 

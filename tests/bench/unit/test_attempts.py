@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Attempts that measured nothing: made again, with each reason kept; all but the machine's faults miss an aim."""
+"""Tests for attempts that measured nothing: they are repeated, with all reasons kept; only the machine is excused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTHING = Findings((), {})
 
 
 def failing(times: int, error: Exception) -> Callable[[], str]:
-    """Return a run that raises *error* so many times, and then returns."""
+    """Return a run that raises *error* that many *times*, and then returns."""
     left = [error] * times
 
     def run() -> str:
@@ -88,14 +88,14 @@ def test_an_experiment_that_makes_attempts_has_them_judged() -> None:
 
 
 class FakeTransfers:
-    """A setup whose transfers have both subflows or none, and are late or not, by their number."""
+    """A setup whose transfers have two subflows if *whole*, otherwise none; *late* says which ones have late paths."""
 
     def __init__(self, late: Sequence[bool], whole: bool) -> None:
         self.testbed, self.client, self.download = FakePaths(), self, ["curl"]
         self._late, self._whole, self.subflows = iter(late), whole, 0
 
     def load(self, text: str) -> None:
-        """Nothing of it is looked at."""
+        """Ignore the policy."""
 
     @contextmanager
     def running(self, argv: Sequence[str]) -> Iterator[None]:
@@ -106,7 +106,7 @@ class FakeTransfers:
 
 
 def transfers(monkeypatch: pytest.MonkeyPatch, late: Sequence[bool], whole: bool = True) -> tuple[Any, list[Any]]:
-    """Return a setup, and what transfers once in each experiment; no time passes."""
+    """Return a setup, and a function of each experiment that makes one transfer without taking time."""
     setup: Any = FakeTransfers(late, whole)
     for module in (onset, scale_soft):
         monkeypatch.setattr(module, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=0.0, samples=())))
@@ -250,7 +250,10 @@ def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(
 def test_of_a_cell_of_onset_that_was_thrown_away_only_what_the_product_failed_at_counts(
     late_cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In each cell one transfer is void, and one more is repeated; then the testbed's end finds it late, or not."""
+    """In each cell one transfer is void and one is repeated.
+
+    Then the end of the testbed reports late paths, or does not.
+    """
     ends = iter([True] * late_cells + [False] * 2)
 
     @contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each transfer of these experiments is judged by what was late in it, and made again; nothing else is lost by it."""
+"""Tests for experiments that judge each transfer by its own paths, and repeat only that one if they were late."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MADE_AGAIN = "repeated for the emulated paths: %s: late"
 
 
 def faked(monkeypatch: pytest.MonkeyPatch, module: ModuleType, testbeds: Any, **more: object) -> None:
-    """Have the experiment of *module* run over *testbeds*; what takes time takes none."""
+    """Let the experiment of *module* run over *testbeds*, with fakes for everything that takes time."""
     fakes = {
         "need": lambda *features: None,
         "Testbed": testbeds,
@@ -152,12 +152,12 @@ EACH: Mapping[str, tuple[Callable[..., Findings], str, str]] = {
     "starvation": (run_starvation, "runs", "three, cap, 2 of 3"),
     "middleboxes": (run_middleboxes, "downloads", "nothing on wifi"),
 }
-"""By experiment what runs three transfers of it, where its data has them, and the name of the second."""
+"""For each experiment: a function that runs three transfers, the key of its data, and the name of the second one."""
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_transfer_over_late_paths_is_made_again_and_no_other_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: they were judged over the whole testbed, in which one transfer of many hardly counted."""
+    """Defect: transfers were judged over the whole life of the testbed, so that one late transfer hardly counted."""
     run, key, second = EACH[name]
     testbed = FakeTestbed([False, True])
     findings = run(monkeypatch, lambda *topology, seed: nullcontext(testbed))
@@ -169,14 +169,14 @@ def test_a_transfer_over_late_paths_is_made_again_and_no_other_is(name: str, mon
 
 
 def test_a_transfer_of_guard_without_a_fault_is_made_again_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: as above."""
+    """Defect: this transfer was also judged over the whole life of the testbed."""
     findings = run_guard(monkeypatch, lambda *topology, seed: nullcontext(FakeTestbed([False, False, True])))
     assert findings.notes == (MADE_AGAIN % "down, 20 ms, nothing happens",)
     assert list(findings.data["controls"]) == ["down, 20 ms, nothing happens"]
 
 
 def test_a_download_through_a_box_that_stays_void_loses_its_behaviour_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: one download that could not be had lost all others, of some twenty minutes."""
+    """Defect: one download that failed repeatedly discarded all others, some twenty minutes of work."""
     testbed = FakeTestbed()
 
     def download(lab: object, throttler: object, proxy: object, origin: object, behaviour: str, place: str) -> Any:
@@ -196,7 +196,7 @@ def test_a_download_through_a_box_that_stays_void_loses_its_behaviour_alone(monk
 
 
 def test_a_layout_of_starvation_that_cannot_be_built_loses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: what failed in one layout lost those before it."""
+    """Defect: a failure in one layout discarded the results of earlier ones."""
 
     def testbeds(*built: bool) -> Callable[..., Any]:
         each = iter(built)
@@ -213,13 +213,13 @@ def test_a_layout_of_starvation_that_cannot_be_built_loses_no_other(monkeypatch:
     assert findings.failures == ("three, link: build three: exit code 2",)
     measured = [(each["layout"], each["variant"]) for each in findings.data["runs"]]
     assert measured == [("three", "cap"), ("families", "cap"), ("families", "link")]
-    # An earlier result stays where nothing was measured.
+    # If nothing was measured, an earlier result file is kept.
     with pytest.raises(TestbedError, match="exit code 2"):
         run_starvation(monkeypatch, testbeds(False), **layouts)
 
 
 def test_the_end_of_a_testbed_that_was_late_loses_no_download_through_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the paths were judged at the end alone, and all downloads were lost."""
+    """Defect: the paths were judged only at the end, which discarded all downloads."""
 
     class LateAtTheEnd(FakeTestbed):
         def __enter__(self) -> FakeTestbed:

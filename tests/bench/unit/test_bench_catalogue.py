@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each experiment that is listed can be loaded, and one that is not is refused."""
+"""Tests that each listed experiment can be loaded, and that an unknown one is refused."""
 
 from __future__ import annotations
 

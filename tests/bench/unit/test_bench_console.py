@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment ``console``: what it reads of streams, metrics and terminals, and what it compares the lag with."""
+"""Tests for the experiment ``console``: reading streams, metrics and terminals, and the reference for the lag."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mptcp_bench.experiments.console_load_top import heads
 from mptcp_bench.experiments.options import OptionError
 
 MESSAGE = b'2a\r\nid: 7\nevent: moment\ndata: {"now":{"capped":%d}}\n\n\r\n'
-"""With the chunk's length before and its end behind."""
+"""A message of the stream, with the chunk's length before it and its end behind it."""
 
 
 def test_plans() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is asked of the rates that connections are opened at, and what is shown alone."""
+"""Tests for the aims on the rates at which connections are opened, and for figures without an aim."""
 
 from __future__ import annotations
 

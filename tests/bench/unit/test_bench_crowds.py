@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The verdicts of the experiment ``crowds``, on made-up seconds; what it reads of processes."""
+"""Tests for the verdicts of the experiment ``crowds`` on made-up seconds, and for its readings of processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_lab.testbed.crowds import limit
 
 
 def rounds(*factors: float) -> list[Measured]:
-    """Return rounds on a machine that is ever slower, the client *factors* as slow beside all as alone."""
+    """Return rounds on a machine that gets slower. Beside all, the client's requests take *factors* times as long."""
     found = []
     for number, factor in enumerate(factors):
         machine = 1 + number
@@ -60,7 +60,7 @@ def test_the_table_has_a_row_for_each_arm_that_was_measured() -> None:
 
 
 def test_beside_a_busy_client_a_request_is_compared_with_each_of_its_requests() -> None:
-    """A hundred connections that have 1,000 answers a second wait 0.1 s for each."""
+    """A hundred connections with 1,000 answers a second together wait 0.1 s for each answer."""
     busy = replace(measured(REQUESTS, 0), seconds=(0.1, 0.2), standing=100, answers=1000.0)
     assert busy.due == pytest.approx(1.5)
     assert isnan(replace(busy, seconds=()).due)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Goodput with entries and without is compared within a round."""
+"""Tests for the experiment ``datapath``: goodput with and without entries is compared within a round."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_noise_that_hides_a_cost_misses_the_bound_of_the_mean_and_not_the_median
 
 
 PAYLOAD, ON_THE_WIRE = 1_000_000_000, 1_356_000_000
-"""Bytes that are received in the measured second, and that are sent for it, with what comes before and all headers."""
+"""Bytes received in the measured second, and bytes sent for it, including headers and what came before."""
 
 
 class FakeLink:
-    """The proxy of a testbed, of whose bytes a *share* goes through our class."""
+    """The proxy of a testbed, with a *share* of its bytes passing through our class."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -59,7 +59,7 @@ class FakeLink:
 
 @pytest.mark.parametrize("share", [1.0, 0.71])
 def test_packets_that_go_round_the_class_miss_an_aim(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: bytes on the wire since the begin were compared with payload of a second, so that 0.71 of them did."""
+    """Defect: bytes on the wire since the start were compared with one second of payload, so a share of 0.71 passed."""
     replaced = {
         "need": lambda *features: None, "backends": lambda: ["nftables"],
         "Testbed": lambda topology: nullcontext(FakeLink(share)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment ``emulation`` computes of losses."""
+"""Tests for what the experiment ``emulation`` computes from losses."""
 
 from __future__ import annotations
 

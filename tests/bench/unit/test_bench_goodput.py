@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Downloads that are not of the kind that is measured are void."""
+"""Tests that downloads that are not of the measured kind are void."""
 
 from __future__ import annotations
 

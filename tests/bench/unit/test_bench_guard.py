@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment ``guard`` makes of what it recorded."""
+"""Tests for how the experiment ``guard`` judges its recordings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAULT_AT = 4.0
 
 
 def recorded(relaxed_after: float | None, capped_after: float) -> list[Sample]:
-    """Wi-Fi gives 30 Mbit/s, nothing while it has a fault; Ethernet 5, or 90 while its cap is relaxed."""
+    """Return samples: Wi-Fi 30 Mbit/s, nothing during the fault; Ethernet 5, or 90 while its cap is relaxed."""
     samples, octets = [], {"eth0": 0.0, "wlan0": 0.0}
     for step in range(round((FAULT_AT + FAULT + AFTER) * 10)):
         now = step / 10
@@ -63,8 +63,10 @@ def test_what_a_fault_costs() -> None:
 
 
 def test_what_comes_before_the_fault_is_there_is_no_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: beside a load the fault's command took longer than a recovery is looked for, and a guard that did nothing
-    had recovered before anything was lost."""
+    """Defect: on a loaded machine the fault's command took longer than a recovery is waited for.
+
+    A guard that did nothing then seemed to have recovered before anything was lost.
+    """
     asked = FAULT_AT - 1
     recorder = SimpleNamespace(now=asked, samples=recorded(None, 0.0))
 
@@ -105,7 +107,7 @@ def test_a_missed_aim_names_its_direction_and_one_run_that_never_recovered_misse
     [late] = judged(2.5)
     later = {"down": "after", "up": "later than with the cap lifted by hand by"}[direction]
     assert late == f"{direction}, 20 ms, slows to 5 Mbit/s: recovers {later}: 2.5 s, wanted ≤ 2"
-    # As the length of the fault it would be in a mean of 2.0 s.
+    # If infinity counted as the length of the fault, it would be part of a mean of 2.0 s.
     assert "inf" in judged(0.5, 0.5, 0.5, 0.5, math.inf)[0]
     assert len(judged(1.5, in_force=11.0)) == (1 if direction == "down" else 0), "a cap on uploads falls slowly"
 
@@ -170,7 +172,7 @@ def test_what_fails_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
         "down, 20 ms, nothing happens: the last connection is gone: not within 60 s",
         "down, 20 ms: wifi: 3 % of the packets went late",
     )
-    # An earlier result stays where nothing was measured.
+    # If nothing was measured, an earlier result file is kept.
     del controls[:]
     with pytest.raises(EmulationError):
         guard.run(Console(quiet=True), 1, True, options | {"fault": ""})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiments mimbox-…: verdicts, ratios, what passed a router, what options choose, tables and pictures."""
+"""Tests for the experiments mimbox-…: verdicts, ratios, bytes that passed a router, options, tables and pictures."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_best_of_several_is_that_of_one_round() -> None:
     there = (replace(p, octets=p.octets * fast.get((p.cell, p.round), 1)) for p in goodputs().all)
     found = Points(p for p in there if (p.cell, p.round) != (haproxy, 0))
     others = [(haproxy, "get"), (splice, "get"), (Cell("squid", "tcp"), "get")]
-    # Of the first round, in which HAProxy has nothing, splice's is not compared with HAProxy's second.
+    # HAProxy has no value in the first round, so splice's first value is not compared with HAProxy's second one.
     assert found.least_ratio(ours, others, lambda p: p.goodput) == pytest.approx(
         (0.9 / 0.8, 0.9 / 7, *[0.9 / 0.8] * (RUNS - 3))
     )
@@ -117,7 +117,7 @@ def test_growth_is_from_the_smallest_to_the_greatest_of_one_round() -> None:
     ids=lambda value: value.name if isinstance(value, Declared) else None,
 )
 def test_no_claim_holds_by_comparing_a_value_with_itself(declared: Declared, at: int, compared: int) -> None:
-    """Where one value alone was measured, what it is compared with others for is not judged."""
+    """If only one value was measured, claims that compare it with others are not judged."""
     alone = Points(points(declared, (at,), lambda at: at * 1e4))
     both = Points(points(declared, (at // 2, at, at * 2), lambda at: at * 1e4))
     judged = [sum(bool(claim.values) for claim in declared.claims(each)) for each in (alone, both)]
@@ -136,7 +136,7 @@ def test_a_claim_holds_for_no_mutant_that_misses_its_aim(judge: Judge) -> None:
         for claim in mutant.claims():
             assert claim.aim.met or claim.verdict != "holds", (name, claim.paper)
             failing |= {claim.paper} if claim.verdict == "fails" else set()
-    # Not judged is not refuted: each claim fails for one of them.
+    # A claim that is not judged is not refuted: each claim fails for one of the mutants.
     assert failing == {claim.paper for claim in judge.sound.claims()}
 
 
@@ -162,7 +162,7 @@ def test_a_segment_that_is_sent_again_passes_again() -> None:
 
 
 def twice(*talks: Talk) -> list[Packet]:
-    """Return what is captured on both sides of a router, which takes 3 µs."""
+    """Return the packets captured on both sides of a router that takes 3 µs."""
     there = [p for talk in talks for p in talk.packets]
     return [*there, *(replace(p, time=p.time + 3_000) for p in there)]
 

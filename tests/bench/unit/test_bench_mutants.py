@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""No verdict that cannot fail: each bound of each aim is broken by a mutant, and each mutant misses an aim."""
+"""Tests that every verdict can fail: each bound of each aim is violated by a mutant, and each mutant misses an aim."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_is_sound_misses_nothing(name: str) -> None:
 
 @cache
 def aims_of(name: str, mutant: str) -> Sequence[Aim]:
-    """Return the aims of a mutant; none where the experiment refuses to judge it."""
+    """Return the aims of a mutant, or none if the experiment refuses to judge it."""
     return judged_by(JUDGES[name].mutants[mutant])
 
 
@@ -73,7 +73,7 @@ def test_each_experiment_has_the_named_faults_or_says_why_not(name: str) -> None
 @IN_THE_GATE
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_each_bound_of_each_aim_is_broken_by_a_mutant(name: str) -> None:
-    """An aim that no mutant misses says nothing, and neither does a bound beyond which no mutant is."""
+    """An aim that no mutant misses proves nothing, and neither does a bound that no mutant violates."""
     judge = JUDGES[name]
     found = set().union(*(broken(aims_of(name, mutant)) for mutant in judge.mutants))
     assert bounds(judge.sound()) - found == set()
@@ -86,7 +86,7 @@ Site = tuple[str, int]
 
 @cache
 def makers() -> set[str]:
-    """Return what is called to make one aim: ``Aim``, ``Claim``, and what returns an aim, by its annotation."""
+    """Return the names of callables that make an aim: ``Aim``, ``Claim``, and functions annotated as ``Aim``."""
     found = {Aim.__name__, Claim.__name__}
     for source in HERE.glob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
@@ -96,9 +96,9 @@ def makers() -> set[str]:
 
 
 def sites() -> Iterator[tuple[Path, range]]:
-    """Yield where the source makes an aim: the file and the lines of the call.
+    """Yield each place in the source that makes an aim: the file and the lines of the call.
 
-    What measures has no mutants, and only hands on what it measured to a judge that makes the aim.
+    Measuring modules have no mutants of their own; they pass their data to a judge, which makes the aim.
     """
     for source in sorted(HERE.glob("*.py")):
         called = makers() if source.stem.endswith("_judging") else {Aim.__name__, Claim.__name__}
@@ -110,7 +110,7 @@ def sites() -> Iterator[tuple[Path, range]]:
 
 
 def callers(frame: FrameType | None, first: FrameType) -> Iterator[FrameType]:
-    """Yield *frame* and those that called it, but not the *first*."""
+    """Yield *frame* and its callers, up to but without *first*."""
     while frame is not None and frame is not first:
         yield frame
         frame = frame.f_back
@@ -118,9 +118,10 @@ def callers(frame: FrameType | None, first: FrameType) -> Iterator[FrameType]:
 
 @pytest.mark.nightly
 def test_no_aim_is_made_without_a_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An aim that no sound result here has is found where it is made: by the calls in the source.
+    """This also finds aims that no sound result contains, by looking for the calls in the source.
 
-    One that a helper makes counts for each of its callers, and that of a claim for where the claim is.
+    An aim made by a helper counts for each of the helper's callers, and an aim of a claim counts for the place of the
+    claim.
     """
     test = sys._getframe()
     made: dict[Site, list[Aim]] = {}
@@ -131,7 +132,7 @@ def test_no_aim_is_made_without_a_mutant(monkeypatch: pytest.MonkeyPatch) -> Non
         construct(self, *values, **named)
         for frame in callers(sys._getframe(1), test):
             made.setdefault((frame.f_code.co_filename, frame.f_lineno), []).append(self)
-            # To ask for its variables is dear.
+            # Reading f_locals is slow, so look at the names first.
             names = (*frame.f_code.co_varnames, *frame.f_code.co_freevars)
             owner = frame.f_locals.get("self") if "self" in names else None
             _, claimed = claims.get(id(owner), (None, []))
@@ -141,7 +142,7 @@ def test_no_aim_is_made_without_a_mutant(monkeypatch: pytest.MonkeyPatch) -> Non
     def claiming(self: Claim, *values: Any, **named: Any) -> None:
         claim(self, *values, **named)
         frame = sys._getframe(1)
-        # It is kept, so that no other has its id.
+        # Keep the claim, so that its id is not reused.
         claims[id(self)] = self, [(frame.f_code.co_filename, frame.f_lineno)]
 
     monkeypatch.setattr(Aim, "__init__", recorded)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment onset varies, and how it judges what a cap costs the other path."""
+"""Tests for the experiment onset: what it varies, and how it judges the cost of a cap for the other path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAP, LINK = 1_000_000, 30_000_000
 
 
 def judged(windows: Windows, *stalls: tuple[float, float], in_force: float = 0.5) -> Outcome:
-    """Judge a transfer whose other path stands still for so many seconds after the onset."""
+    """Judge a transfer whose other path stalls during *stalls*, in seconds after the onset."""
     samples, capped, other = [], 0.0, 0.0
     for number in range(round((ONSET + windows.end + 0.5) / INTERVAL)):
         time = number * INTERVAL

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment overshoot makes of byte counters, what its poller does, and what can be chosen."""
+"""Tests for the experiment overshoot: byte counters, its poller, and its options."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_poller_caps_once_and_not_what_is_little() -> None:
     poller = Poller(lambda: next(readings), lambda: capped.append(time.monotonic()), 0.0, 0.01)
     begin = time.monotonic()
     poller.start(begin)
-    # Five more turns after the cap.
+    # Run five more turns after the cap.
     while poller.capped_at is None or poller._paced._due < poller.capped_at + 0.05:
         assert time.monotonic() < begin + 60
         time.sleep(0.005)

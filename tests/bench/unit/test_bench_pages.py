@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Experiment ``pages``: what it makes of byte counters, and that each way to miss the cap misses an aim."""
+"""Tests for the experiment ``pages``: its use of byte counters, and that each way to miss the cap misses an aim."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from mptcp_throttler.policy.load import load_policy
 CAP = 5_000_000
 """Bits/s."""
 BEGIN = 0.3
-"""Seconds on the clock of the samples."""
+"""Start of the batch in seconds, on the clock of the samples."""
 Load = Callable[[float], float]
-"""Mbit/s at a time since the begin."""
+"""Rate in Mbit/s as a function of seconds since the start."""
 
 
 def batch(capped: Load, other: Load, megabytes: float = 10.0) -> tuple[list[Sample], list[Download]]:
-    """Return samples of a batch that is over when both paths together brought so much."""
+    """Return samples of a batch that ends when both paths together have carried *megabytes*."""
     samples, octets, time = [], {"eth0": 0.0, "wlan0": 0.0}, 0.0
     while True:
         samples.append(Sample(time, {d: round(o) for d, o in octets.items()}))
@@ -80,13 +80,13 @@ def test_a_cap_that_is_kept_from_the_first_packet_on_misses_nothing() -> None:
     [
         (NONE, {"mean", "worst"}),
         (outcome(lambda _: 5.5), {"mean"}),
-        # The wrong path capped: Ethernet has all that it can have.
+        # The wrong path is capped, and Ethernet carries all that its link allows.
         (outcome(lambda _: 50, lambda _: 5), {"mean", "worst"}),
-        # A second of full speed, which the rest does not make good.
+        # A second at full speed, for which the rest does not compensate.
         (outcome(lambda t: 50 if t < 1 else 5), {"mean", "worst"}),
-        # Half a second of it, which the rest makes good: over the batch right, over two seconds not.
+        # Half a second at full speed, compensated later: right over the whole batch, but not over two seconds.
         (outcome(lambda t: 20 if t < 0.5 else 2), {"worst"}),
-        # A class of a fifth of the rate, and the other path at a tenth.
+        # A cap of a fifth of the rate, and the other path at a tenth.
         (outcome(lambda _: 1, lambda _: 2), {"seconds"}),
     ],
 )
@@ -132,7 +132,7 @@ def lone(first: float, later: float) -> list[Download]:
         ((0.12, 0.10), set()),
         ((0.34, 0.10), set()),
         ((0.36, 0.10), {"first", "longest"}),
-        # Never released.
+        # The cap is never released.
         ((0.30, 0.30), {"later"}),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_client_with_one_path_may_be_slower_at_first_and_not_later(
     known = [lead(lone(0.1, 0.1), 2)]
     assert {n for n, aim in judge_lone([], fresh, none).items() if not aim.met} == names
     assert judge_lone(known, fresh, []) == {}
-    # One that is delayed each time is not known.
+    # A client that is delayed each time is not a known one.
     slow = [lead(lone(0.3, 0.1), 2)]
     assert not judge_lone(slow, known, none)["later"].met
 
@@ -296,7 +296,7 @@ def test_the_series_of_a_picture_begin_with_the_batch_and_end_in_silence() -> No
 def test_the_client_reports_what_came_whole(
     kind: str, body: bytes, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Plain TCP: nothing here needs a kernel that has MPTCP.
+    # Use plain TCP, so that no kernel with MPTCP is needed.
     monkeypatch.setattr(fetch, "MPTCP", 0)
     connections = 0
 

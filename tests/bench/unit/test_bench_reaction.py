@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment ``reaction`` takes for a join, and for the first packet after it that is throttled."""
+"""Tests for what the experiment ``reaction`` takes for a join and for the first throttled packet after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
 
 PORT, FIRST, SECOND, NEXT = 3128, 40_000, 50_000, 40_002
-"""The proxy's; the client's, of the first and second subflow, and of the first one of another connection."""
+"""The proxy's port; the client's ports of first and second subflow, and of the first subflow of another connection."""
 CAPABLE, THIRD_ACK = MpCapable(1, 0), MpJoinAck(b"\0" * 20)
 
 
@@ -23,7 +23,7 @@ def segment(at: float, port: int, option: MptcpOption) -> Segment:
 
 
 def joined(*sent: Sent, at: float = 10.3) -> Joins:
-    """A connection that began at 10 s and was joined *at*; *sent* is what left the proxy."""
+    """Return a connection that began at 10 s and was joined *at*; *sent* are the packets that left the proxy."""
     joins = Joins(PORT)
     joins.segment(segment(10.0, FIRST, CAPABLE))
     joins.segment(segment(10.001, FIRST, CAPABLE))
@@ -92,7 +92,7 @@ def test_where_the_reaction_is_measured_nothing_is_anticipated() -> None:
 
 
 def test_connections_that_follow_each_other_have_other_ports_in_later_runs_too() -> None:
-    """A run of 200 connections, and one that follows: an entry stays for ten seconds after its subflow."""
+    """Consider a run of 200 connections and one after it: an entry stays for ten seconds after its subflow's end."""
     ports = [port_at(1234.5 + 0.25 * number) for number in range(400)]
     assert len(set(ports)) == len(ports)
     assert all(1024 < port < 32_768 for port in ports)

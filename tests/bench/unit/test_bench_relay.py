@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment relay: what is chosen, what its figures are, and what of a run is void."""
+"""Tests for the experiment relay: the plan, the computed figures, and what makes a run void."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_proxy_says_its_version_in_a_line() -> None:
 
 
 def bucket(nanoseconds: int) -> int:
-    """As native/relay_load.c has it."""
+    """Return the bucket as native/relay_load.c computes it."""
     shift = 0
     while nanoseconds >> shift >= 64:
         shift += 1
@@ -171,7 +171,7 @@ def test_costs_are_for_a_gigabyte_for_a_request_or_for_a_connection() -> None:
 
 
 def test_a_cost_of_nothing_is_none() -> None:
-    """Its processes, or their memory, were not seen; without a proxy there is nothing to see."""
+    """Such a proxy's processes or memory were not seen; and without a proxy there are none."""
     seen = Measured(BASE, cell_of(OURS), "get", 0, 2.0, 0.0, octets=500_000_000)
     assert math.isnan(seen.cost)
     assert replace(seen, cell=cell_of(DIRECT)).cost == 0
@@ -254,7 +254,7 @@ def test_memory_is_read_as_the_kernel_writes_it() -> None:
             octets(text, "Slab")
     line = "ESTAB 0 0 10.77.8.2:3128 10.77.1.2:4\n\t skmem:(r1000,rb131072,t7,tb87040,f20,w3,o0,bl0,d0)\n"
     assert buffers(2 * line) == 2 * 1023
-    # Defect: a socket that had set aside 20 bytes less than nothing held 4 GB.
+    # Defect: a socket whose forward allocation was 20 bytes below zero counted as 4 GB.
     assert buffers(line.replace("f20", f"f{2**32 - 20}")) == 983
 
 
@@ -281,7 +281,7 @@ def test_what_rounds_to_nothing_has_no_sign() -> None:
 
 
 def test_clients_that_do_not_come_to_stand_say_what_there_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counters, their first complaint, and the ends of the proxy's logs."""
+    """The error contains the counters, the clients' first complaint, and the ends of the proxy's logs."""
     monkeypatch.setattr(relay_bed, "PATIENCE", 0.0)
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "error.log").write_text("early\n" * 9 + "no origin\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment ``scale``: its aims, what it reads, and that what is dead or wrong never passes."""
+"""Tests for the experiment ``scale``: its aims, its readings, and that dead or wrong results never pass."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_throttler_that_holds_meets_every_aim() -> None:
 def test_a_dead_throttler_misses_aims_and_says_so_in_json() -> None:
     dead = nothing(1_000)
     assert len(verdict(dead)) > 10
-    # What its own kind of nothing is must not hide behind a base that is nothing, too.
+    # A missing value must not pass because the base to compare with is missing, too.
     assert verdict(dead, none=())
     assert finite({"reload": dead.reload, "more": (math.nan, 1.0, True)}) == {"reload": None, "more": [None, 1.0, True]}
     json.dumps(finite([dead.reload]), allow_nan=False)
@@ -134,7 +134,7 @@ def test_quick_is_less_of_everything() -> None:
 
 @pytest.mark.parametrize(("standing", "met"), [(10, True), (0, False)])
 def test_tunnels_that_are_all_gone_are_a_missed_aim(monkeypatch: pytest.MonkeyPatch, standing: int, met: bool) -> None:
-    """Defect: the share of what they were to receive was a division by zero, and all that was measured was lost."""
+    """Defect: with no tunnel left, a share was divided by zero, and all measurements were lost."""
     clock = iter((0.0, 10.0))
     octets = itertools.count(0, standing * TRICKLE * 5)
     monkeypatch.setattr(scale, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment ``soak``: what it reads, what counts as a wrong cap, and what as growth."""
+"""Tests for the experiment ``soak``: its readings, and what counts as a wrong cap and as growth."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_growth_is_from_the_second_third_to_the_last() -> None:
 
 
 def test_a_lone_tunnel_is_compared_too() -> None:
-    """Half of one is none, and with none compared no cap would be wrong."""
+    """Half of one tunnel rounds to none, and if none were compared, no cap would be wrong."""
     alone = soaked(lambda number, one: {"standing": 1, "checked": 0}, tunnels=1)
     assert [aim.what for aim in judge(alone) if not aim.met] == ["caps: connections compared, fewest in a sample"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The verdicts of the experiment ``starvation``, on made-up counters; its layouts can be built."""
+"""Tests for the verdicts of the experiment ``starvation`` on made-up counters, and for its layouts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CAPPED = PathLoad("b", "10.77.2.2", 20_000_000, 1_000_000)
 
 
 def samples(free: float, capped: float, seconds: float = 10.0) -> list[Sample]:
-    """*free* and *capped*: bits/s."""
+    """Return samples of two paths with *free* and *capped* bits/s."""
     times = [step * 0.25 for step in range(int(seconds * 4) + 1)]
     return [Sample(time, {"a": int(free / 8 * time), "b": int(capped / 8 * time)}) for time in times]
 

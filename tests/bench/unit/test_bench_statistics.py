@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Intervals, percentiles and comparisons: the textbook's values, and noise that confirms nothing."""
+"""Tests for intervals, percentiles and comparisons: textbook values, and noise that confirms nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAMPLES = st.lists(st.floats(-1e3, 1e3).map(lambda value: round(value, 3)), min_
 
 
 def test_interval_is_students() -> None:
-    # t(0.975, 4) = 2.776, standard deviation 1.5811: tables of any textbook.
+    # t(0.975, 4) = 2.776 and standard deviation 1.5811, from any textbook's tables.
     found = mean_interval([1, 2, 3, 4, 5])
     assert (found.n, found.mean) == (5, 3)
     assert found.half == pytest.approx(2.7764 * 1.5811 / 5**0.5, rel=1e-4)
@@ -87,7 +87,7 @@ def test_what_never_came_is_infinite_and_no_percentile_is_not_a_number() -> None
 
 @given(st.lists(st.floats(allow_nan=False), max_size=9), st.integers(0, 9), st.floats(0, 100))
 def test_beside_what_is_no_number_there_is_no_percentile(values: list[float], place: int, percent: float) -> None:
-    """Wherever it stands: sorting leaves the numbers around it in any order."""
+    """A NaN at any place makes the percentile NaN, because sorting with it leaves the other values unordered."""
     values.insert(place, math.nan)
     assert math.isnan(percentile(values, percent))
 
@@ -113,7 +113,7 @@ def test_interval_of_the_median_holds_the_median_and_repeats_with_the_seed() -> 
 
 
 def test_exact_interval_of_the_median_is_the_binomials() -> None:
-    # Of Conover's table: the ranks of the bounds for n = 5, 6, 9, 12, 20.
+    # Ranks of the bounds from Conover's table for these n.
     ranks = {5: None, 6: (1, 6), 8: (1, 8), 9: (2, 8), 12: (3, 10), 20: (6, 15)}
     assert {n: exact_median_interval(range(n, 0, -1)) for n in ranks} == ranks
     assert exact_median_interval([]) is None
@@ -124,7 +124,7 @@ def test_a_comparison_is_welchs(sample: list[float], reference: list[float], fac
     scaled = [factor * value for value in reference]
     assume(standard.variance(sample) > 1e-6 and standard.variance(scaled) > 1e-6)
     found = compare(sample, reference, factor)
-    # Two one-sided bounds of 95 % are a two-sided interval of 90 %.
+    # Two one-sided bounds of 95 % form a two-sided interval of 90 %.
     interval = stats.ttest_ind(sample, scaled, equal_var=False).confidence_interval(0.9)
     assert found.low == pytest.approx(interval.low, rel=1e-6, abs=1e-6)
     assert found.high == pytest.approx(interval.high, rel=1e-6, abs=1e-6)
@@ -142,11 +142,11 @@ def test_a_constant_is_compared_with_by_the_t_test_of_one_sample() -> None:
         ([100.0, 101.0, 99.0], [100.0, 101.0, 99.0], True),
         ([97.0, 97.1, 96.9], [100.0, 100.1, 99.9], True),
         ([90.0, 90.1, 89.9], [100.0, 100.1, 99.9], False),
-        # Noise confirms nothing, whichever mean is the greater.
+        # Noise confirms nothing, whichever mean is larger.
         ([60.0, 140.0, 100.0], [100.0, 101.0, 99.0], None),
         ([150.0, 90.0], [100.0, 101.0, 99.0], None),
         ([40.0, 120.0], [30.0, 180.0], None),
-        # One run has no spread to judge by.
+        # A single run has no spread to judge by.
         ([200.0], [100.0, 101.0], None),
         ([200.0, 201.0], [100.0], None),
         ([100.0, 100.0], [100.0, 100.0], True),
@@ -194,7 +194,7 @@ def test_a_percentile_of_a_histogram_is_the_nearest_rank(values: list[int], perc
 
 
 def own_statistics(source: str) -> Iterator[int]:
-    """Yield the lines on which *source* imports a library's statistics, or indexes the middle of a sequence itself."""
+    """Yield the lines on which *source* imports a statistics library, or computes a percentile by indexing."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names) if any(each.name.partition(".")[0] in LIBRARIES for each in names):
@@ -217,7 +217,7 @@ def is_half(node: ast.AST) -> bool:
 
 
 def is_share(node: ast.AST) -> bool:
-    """Whether *node* is a part of a number of elements, as that of a percentile is."""
+    """Return whether *node* is a share of a number of elements, as in the index of a percentile."""
     match node:
         case ast.BinOp(op=ast.Mult() | ast.Div() | ast.FloorDiv(), left=left, right=right):
             pair = (left, right)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment steering: what is chosen, and what samples say of modes and of outages."""
+"""Tests for the experiment steering: its plan, and how samples are judged for modes and outages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GOOD = Outcome(before=28, during=19, still=0.6, back=3, after=28, flips=2)
 
 
 def watched(still: float = 0.5, back: float = 3.0, flips: Sequence[float] = (8.7, 19.5)) -> Watched:
-    """Return a transfer whose application stands still and whose path comes back after some seconds."""
+    """Return a transfer whose application stalls for *still* seconds and whose path is back after *back* seconds."""
     lost = other = application = 0.0
     samples = []
     flags = []
@@ -218,7 +218,7 @@ def test_a_download_under_a_mode_that_fails_loses_nothing_else(monkeypatch: pyte
     assert first == "20/20 ms, active-standby, 1 of 1: the policy is in force: not within 10 s"
     assert second.startswith("20/20 ms, priority-based, 1 of 1: no two samples between")
     assert last == "20/20 ms: wifi: 3 % of the packets went late"
-    # An earlier result stays where nothing was measured.
+    # If nothing was measured, an earlier result file is kept.
     with pytest.raises(EmulationError):
         steering.run(Console(quiet=True), 1, True, {"part": "modes", "kind": kinds[0]})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment tunnel makes of polls, sizes and changes, and what can be chosen."""
+"""Tests for the experiment tunnel: how it judges polls, sizes and changes, and its options."""
 
 from __future__ import annotations
 

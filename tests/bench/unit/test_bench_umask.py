@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Apache's workers can read what ``mptcp-bench`` has made for them, whatever the umask of who starts it."""
+"""Test that Apache's workers can read the files of ``mptcp-bench``, whatever the umask of its caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptcp_lab.agent import files
 
 @pytest.mark.parametrize("umask", [0o027, 0o077], ids=["027", "077"])
 def test_others_can_read_what_an_origin_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int) -> None:
-    """Defect: Apache could not enter these directories, and the demo could not work."""
+    """Defect: Apache could not enter these directories, so that the demo failed."""
     served = tmp_path / "origin-apache/htdocs"
     monkeypatch.setattr(cli, "_list", lambda _: files.main([str(served), "file=3"]))
     before = os.umask(umask)

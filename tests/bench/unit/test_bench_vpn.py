@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiments vpn-…: verdicts, rounds, what options choose, traces, bursts, tables and pictures."""
+"""Tests for the experiments vpn-…: verdicts, rounds, options, traces, bursts, tables and pictures."""
 
 from __future__ import annotations
 
@@ -120,11 +120,14 @@ def test_bursts_are_runs_without_a_gap(lost: set[int]) -> None:
 
 CLIENT, SERVER = b"\x0a\x5e\x00\x02", b"\x0a\x4d\x09\x02"
 FIRST = (1 << 32) - 1000
-"""The server's first sequence number: it begins anew within the download."""
+"""The server's first sequence number, chosen so that the numbers wrap around within the download."""
 
 
 def packet(at: float, *, up: bool, flags: int = ACK, number: int = 0, length: int = 0, port: int = 40000) -> Packet:
-    """*at*: seconds; *number*: the sequence number of what comes down, what is acknowledged of it by what goes up."""
+    """Return a packet *at* seconds.
+
+    *number*: sequence number of data that comes down, or the number that a packet going up acknowledges.
+    """
     ends = (CLIENT, port, SERVER, 80) if up else (SERVER, 80, CLIENT, port)
     number %= 1 << 32
     return Packet(round(at * 1e9), *ends, flags, 0 if up else number, number if up else 0, (), length, b"")

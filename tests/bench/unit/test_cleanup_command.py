@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-bench cleanup``: what it does before it says what was done."""
+"""Tests for ``mptcp-bench cleanup``: the order of its steps and messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_lab.testbed.ownership import Cleaned
 def test_with_an_inventory_that_cannot_be_read_nothing_is_removed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
 ) -> None:
-    """Defect: this host was cleared first, and of what was removed nothing was said."""
+    """Defect: this host was cleaned first, without a message about what was removed."""
     removed: list[str] = []
 
     def remove_stale() -> Cleaned:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The demo's verdict: what the product does wrong fails on any machine, what it missed on one that had time enough."""
+"""Tests for the demo's verdict: product errors fail on any machine, missed rates only if the machine had time."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def test_what_was_missed_fails_where_the_proxy_burns_both_processors(mutant: Mut
 
 
 FILLED, HALF = (98.0, 29.0), (49.0, 14.5)
-"""Mbit/s of the links on a machine with time enough, and on one with half of that."""
+"""Mbit/s of the links on a machine with enough processor time, and on one with half of that."""
 
 
 def with_cap_after(seconds: float | None, links: tuple[float, float]) -> Measured:
-    """Return the capped download over *links* whose cap comes after *seconds*, None: never; what it shows."""
+    """Return the measurement of the capped download over *links*. The cap comes after *seconds*, or never if None."""
     wire = 8 * POLICY.size / PAYLOAD_SHARE
     free, capped = sum(links) * 1e6, CAP + links[1] * 1e6
     before = wire / free if seconds is None else min(seconds, wire / free)
@@ -118,7 +118,7 @@ def with_cap_after(seconds: float | None, links: tuple[float, float]) -> Measure
 def test_a_cap_is_late_as_long_as_the_file_lasts(
     after: float | None, links: tuple[float, float], complaint: str | None
 ) -> None:
-    """Over filled links the file is over some 4 s after it began."""
+    """Over filled links the download ends about 4 s after its start."""
     outcome = judge(with_cap_after(after, links), {"eth0": links[0] * 1e6, "wlan0": links[1] * 1e6})
     if complaint is None:
         assert not outcome.complaints
@@ -132,7 +132,7 @@ def test_a_cap_is_late_as_long_as_the_file_lasts(
 
 
 def complaints() -> set[tuple[str, int]]:
-    """Return where the judge complains: function and line of each ``append``, and of each return of some words."""
+    """Return the places where the judge complains: function and line of each ``append`` and each returned text."""
     found = set()
     for judges in (judging.judge, judging._fault, Protocol.complaint):
         source, first = inspect.getsourcelines(judges)
@@ -165,7 +165,7 @@ def test_every_complaint_has_a_mutant() -> None:
 
 
 def test_links_are_what_plain_tcp_got_over_them() -> None:
-    """As on the machine on which Ethernet carried 91.0 and 92.4 Mbit/s, and the demo failed."""
+    """On one machine Ethernet carried 91.0 and 92.4 Mbit/s, and the demo failed."""
     for rate in (91.0e6, 92.4e6):
         assert not judge(with_rates(good(FREE), eth0=rate), PLAIN).complaints
     assert judge(with_rates(good(FREE), eth0=75e6), PLAIN).failed
@@ -173,7 +173,7 @@ def test_links_are_what_plain_tcp_got_over_them() -> None:
 
 
 def performed(*series: Measured) -> Verdict:
-    """Return the verdict on parts that are measured as *series* says; all of it must be needed."""
+    """Return the verdict on parts with the measurements *series*, all of which must be used."""
     each = iter(series)
     said: list[Outcome] = []
     parts = list(dict.fromkeys(m.part.key for m in series))
@@ -191,7 +191,7 @@ def test_what_was_missed_is_repeated_once(processors: Usage) -> None:
     still = performed(slow, replace(slow, processors=BUSY))
     assert still.failure is None
     assert still.warning is not None
-    # On the second try there was time enough, and still it was slow.
+    # In the second attempt the machine had enough time, but the rate was still too low.
     assert performed(slow, replace(slow, processors=IDLE)).failure is not None
 
 
@@ -202,7 +202,7 @@ def test_a_late_cap_and_a_download_without_end_are_repeated_once(mutant: Mutant)
     again = performed(missed, missed)
     assert again.failure is None
     assert again.warning is not None
-    # On the second try the machine had time enough, or something was wrong on any machine.
+    # In the second attempt the machine had enough time, or a fault appeared that fails on any machine.
     assert performed(missed, replace(missed, processors=IDLE)).failure is not None
     assert performed(missed, replace(missed, processors=BURNT)).failure is not None
     assert performed(missed, replace(missed, protocol=replace(MPTCP, fallbacks=1))).failure is not None

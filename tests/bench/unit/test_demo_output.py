@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the demo is drawn by: the policy's cap, the terminal, the picture, and where a result comes from."""
+"""Tests for the demo's output: the policy's cap, the terminal, the picture, and the result's provenance."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_blocks_stay_within_their_height() -> None:
 
 
 class Recorded:
-    """What a recorder shows: half of Ethernet's link, nothing over Wi-Fi."""
+    """A recorder that shows half of Ethernet's link, and nothing over Wi-Fi."""
 
     def current(self) -> dict[str, float]:
         return {"eth0": PATHS[0].rate / 2, "wlan0": 0.0}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The demo from its start to its exit status and files, with made-up downloads in place of testbed and services."""
+"""Tests for the demo from start to exit status and files, with made-up downloads instead of testbed and services."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ DRAW = plot.throughput
 
 @dataclass
 class Setup:
-    """What the demo finds in place of a testbed: each download is *good*, or what *broken* makes of it."""
+    """Replacement for the demo's testbed: each download is *good*, or changed by *broken*."""
 
     directory: Path
     broken: dict[str, Broken] = field(default_factory=dict)
     used: dict[str, list[Usage]] = field(default_factory=dict)
-    """Of each part, attempt by attempt; idle where there is none."""
+    """Processor usage of each part by attempt; idle if missing."""
     samples: list[Sample] = field(default_factory=lambda: [Sample(0.0, {"eth0": 0, "wlan0": 0})])
     cap_from: float = 0.0
-    """Seconds from a capped download's start in which Ethernet carries 60 Mbit/s."""
+    """Seconds at the start of a capped download in which Ethernet carries 60 Mbit/s."""
     throttlers: int = 0
     throttler_ended: int | None = None
     relaxations: int = 0
@@ -45,7 +45,7 @@ class Setup:
     interval = 0.1
     started = 0.0
 
-    # A testbed, ...
+    # Replacement for a testbed.
     def __enter__(self) -> Self:
         return self
 
@@ -54,7 +54,7 @@ class Setup:
     def __getitem__(self, name: str) -> Any:
         return SimpleNamespace(address=lambda device: device)
 
-    # ... a recorder, ...
+    # Replacement for a recorder.
     @property
     def now(self) -> float:
         return self.samples[-1].time
@@ -65,7 +65,7 @@ class Setup:
     def current(self, window: float = 0.5) -> dict[str, float]:
         return {"eth0": 0.0, "wlan0": 0.0}
 
-    # ... and the services.
+    # Replacement for the services.
     def start_throttler(self, *_: object) -> Any:
         self.throttlers += 1
         guard = {"relaxations": self.relaxations, "lacking_bytes": 12e6, "relaxed_bytes": 13e6}
@@ -126,7 +126,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
 
 
 def run(tmp_path: Path) -> tuple[str, dict[str, Any]]:
-    """Run the demo; return what it printed and its numbers."""
+    """Run the demo. Return its output and its numbers."""
     console = Console(file=io.StringIO(), width=100)
     try:
         running.run(tmp_path / "demo", console)
@@ -143,7 +143,7 @@ def test_a_good_run_leaves_table_picture_and_numbers(
     output.mkdir()
     for name in ("proxy-squid-1.log", "throughput.png"):
         (output / name).write_text("of an earlier run")
-    # Defect: whatever ended so in the directory was removed.
+    # Defect: the demo removed any file in the directory with one of these suffixes.
     others = {"notes.log", "photograph.png", "table.csv"}
     for name in others:
         (output / name).write_text("somebody's own")
@@ -204,7 +204,7 @@ def test_a_machine_that_is_too_busy_is_a_warning_and_exit_status_0(
     assert printed.err == ""
     assert "Warning: this machine is too busy to judge: MPTCP through the proxy (" in printed.out
     assert setup.downloads == ["tcp-ethernet", "tcp-wifi", "mptcp", "mptcp", "mptcp-policy", "mptcp-policy"]
-    # The throttler that the first attempt started serves the second.
+    # The second attempt uses the throttler that the first one started.
     assert setup.throttlers == 1
 
 

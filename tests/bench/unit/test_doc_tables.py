@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The tables in docs/ are what the results say: generated, compared, and refused where there is nothing behind them."""
+"""Tests for tables in docs/: generated from results, compared with them, and refused without a result."""
 
 from __future__ import annotations
 
@@ -223,13 +223,13 @@ def test_results_are_kept_and_pages_written(tmp_path: Path) -> None:
     assert write_pages(docs) == [docs / "p.md"]
     assert AIMS in (docs / "p.md").read_text()
     assert write_pages(docs) == []
-    # A figure that somebody types is not what was measured.
+    # A figure that was typed by hand differs from the measured one.
     (docs / "p.md").write_text((docs / "p.md").read_text().replace("0.125", "0.120"))
     assert write_pages(docs) == [docs / "p.md"]
 
 
 def test_a_result_need_not_be_on_a_page(tmp_path: Path) -> None:
-    """It is in the report: ``test_kept_report.py``."""
+    """The report contains it instead, see ``test_kept_report.py``."""
     result_file.write(FOUND, tmp_path / doc_tables.KEPT / "recovery.json")
     assert pages(tmp_path) == {}
 

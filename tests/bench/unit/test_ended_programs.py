@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A program of a measurement that failed is ended: the next one is not to be made beside it."""
+"""Tests that a measurement's program is ended after a failure, so that it does not disturb the next measurement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def failing(*_: object, **__: object) -> NoReturn:
 
 
 class FailingHost:
-    """A host on which programs start, and everything that is awaited then fails; *ends* has how they were ended."""
+    """A host on which programs start, but each wait fails; *ends* records how they were ended."""
 
     name = "proxy"
 
@@ -62,9 +62,9 @@ def fetch(host: Any) -> None:
 
 @pytest.mark.parametrize(("measure", "ended"), [(capture, "stop"), (probe, "kill_tree"), (fetch, "kill")])
 def test_what_a_measurement_started_ends_with_it(tmp_path: Path, measure: Callable[[Any], None], ended: str) -> None:
-    """Defect: tcpdump, the probe of joins and the client of many files lived on when nobody waited for them any more.
+    """Defect: tcpdump, the probe of joins, and the client of many files kept running after a failure.
 
-    The probe's listener is a process below it.
+    The probe's listener is its child process.
     """
     host = FailingHost(tmp_path)
     with pytest.raises(TestbedError, match=r"^no end$"):

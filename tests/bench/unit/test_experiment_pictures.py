@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Pictures of our experiments: of whatever was measured, one that can be drawn or none."""
+"""Tests for pictures of our experiments: whatever was measured, there is a valid picture or none."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def landed(**variants: Cell) -> list[onset.Measured]:
 
 
 def test_both_landings_are_of_a_cell_that_has_them(tmp_path: Path) -> None:
-    """Those of the first cell may have been void."""
+    """The first cell's transfers may all have been void."""
     assert onset.pictures([]) == onset.pictures(landed(soft=FIRST)) == onset.pictures(landed(at_once=FIRST)) == ()
     assert onset.pictures(landed(soft=FIRST, at_once=SECOND)) == ()
     [text] = drawn(onset.pictures([*landed(soft=FIRST), *landed(at_once=SECOND, soft=SECOND)]), tmp_path)

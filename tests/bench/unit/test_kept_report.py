@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The page of all that docs/results keeps has every verdict, aim, table and picture of it."""
+"""Tests that the report of docs/results contains each verdict, aim, table and picture of the kept results."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PNG = b"\x89PNG"
 
 
 def words(target: Path) -> str:
-    """Return the text of the page *target*, one space between words."""
+    """Return the text of the page *target*, with single spaces between words."""
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", target.read_text())).split())
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of what is kept, as the command writes it."""
+    """Return the page of the kept results, as the command writes it."""
     target = tmp_path_factory.mktemp("kept") / "kept.html"
     assert main(["report", str(target.parent), "--kept"]) == 0
     return target

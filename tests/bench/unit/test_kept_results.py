@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What docs/results keeps is judged as it would be today, or its page says that it is not."""
+"""Tests that the results in docs/results are judged as today, or that their page says that they are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OURS = sorted(KEPT.keys() - set(PAPERS))
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_papers_claims_are_those_of_today_and_have_the_verdicts_of_today(name: str) -> None:
-    """Where this fails a claim was changed: run the experiment again, for the kept result is not what it says."""
+    """If this fails, a claim was changed: run the experiment again, because the kept result is out of date."""
     kept = next(table for table in KEPT[name].tables if table.key == "claims")
     today = [(claim.paper, claim.verdict) for claim in claims_today(KEPT[name])]
     assert [(paper, verdict) for paper, _, verdict in kept.rows] == today
@@ -53,7 +53,7 @@ def test_samples_have_the_mean_and_the_interval_of_their_cell(values: list[float
 @pytest.mark.nightly(besides=("[control-plane", "[goodput", "[guard]", "[soak"))
 @pytest.mark.parametrize("name", OURS)
 def test_aims_that_are_not_those_of_today_are_said_to_be_so(name: str) -> None:
-    """Where this fails, run the experiment again, or name what is missing in ``earlier_rules``."""
+    """If this fails, run the experiment again, or name the missing aims in ``earlier_rules``."""
     found = differences(name, KEPT[name])
     if earlier_rule(name, KEPT[name]) is None:
         assert found == []

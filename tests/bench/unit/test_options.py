@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What --set gives our experiments: taken, or refused in one line that names option, value and what is allowed."""
+"""Tests for --set options of our experiments: accepted, or refused in one line with option, value and allowed ones."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_number_of_runs_that_is_none_is_one_line(
     monkeypatch.setattr(f"mptcp_bench.experiments.{EXPERIMENTS[name].file}.need", lambda *_: None)
     assert main(["run", name, "--set", "runs=ten", "--output", str(tmp_path / "results")]) == 1
     assert not list(tmp_path.glob("results/*")), "a refusal leaves no directory"
-    # Two are the fewest that can be compared.
+    # At least two runs are needed for a comparison.
     least = 2 if name in ("crowds", "overshoot") else 1
     message = capsys.readouterr().err
     assert message == f"mptcp-bench: run {name}: --set runs=ten: allowed are whole numbers from {least} on\n"
@@ -152,7 +152,7 @@ SENSELESS = {
     "soak": ("minutes=0.2",),
     "steering": ("rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rtt=30000/20", "kind=no rule|no rule"),
 }  # fmt: skip
-"""By experiment what a reader might set, and what no run can come of."""
+"""For each experiment: settings that a reader might try, but that make no useful run."""
 
 
 @pytest.mark.parametrize(("name", "wrong"), [(name, wrong) for name, each in SENSELESS.items() for wrong in each])
@@ -161,7 +161,7 @@ def test_options_that_make_no_sense_are_one_line(
 ) -> None:
     module = EXPERIMENTS[name].load()
     monkeypatch.setattr(module, "need", lambda *_: None)
-    # What is not refused is to fail here, and not to run.
+    # Settings that are not refused must fail here, without a run.
     monkeypatch.setattr(module, "Testbed", None)
     assert main(["run", name, "--set", wrong, "--output", str(tmp_path)]) == 1
     message = capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A proxy that is measured on a processor of its own runs there alone, with all its threads."""
+"""Tests that a proxy measured on a processor of its own runs only there, with all its threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ time.sleep(600)
 
 @pytest.fixture
 def tree() -> Iterator[int]:
-    """A process with a child of two threads."""
+    """Start a process with a child of two threads."""
     with running(PROGRAM, 1) as pid:
         yield pid
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The edges of the verdicts: what is not judged, what is said, and that no order of runs ends the experiment.
+"""Tests for edge cases of the verdicts: what is not judged, the reasons, and that any order of runs can be judged.
 
-That each claim holds, fails and differs where it should is in ``test_paper_mutants``.
+``test_paper_mutants`` tests that each claim holds, fails and differs when it should.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Values = dict[str, float]
 
 
 def verdicts(key: str, values: dict[str, Values], runs_each: int = 3) -> dict[str, JudgedClaim]:
-    """Judge scenario *key* where the runs of each case have about these *values*."""
+    """Judge scenario *key* if the runs of each case have about these *values*."""
     scenario, parameters = SCENARIOS[key], Parameters.of()
     planned = engine.plan(scenario, parameters, 1, False)
     runs = tuple(
@@ -65,7 +65,7 @@ SWEPT = (60, 120, 180, 240, 360, 480, 720, 1440)
 
 
 def sweep(**changed: float) -> dict[str, Values]:
-    """Return goodput in Mbit/s that grows with the buffer up to 0.44 MB, but where it is *changed*."""
+    """Return goodput in Mbit/s that grows with the buffer up to 0.44 MB, except for the *changed* sizes."""
     return {f"buffer-{kb}": rates(changed.get(f"at{kb}", min(110, kb / 4)), 99, 20) for kb in SWEPT}
 
 
@@ -93,7 +93,7 @@ IN_FORCE = {"capped": 1.0, "time_to_throttle": 0.0, "joined": 0.01}
         ("fig4", sweep(), "required", "holds"),
         ("fig4", sweep(at480=92), "required", "fails"),
         ("fig4", sweep(at480=104.5), "required", "not judged"),
-        # The greatest buffers are slower than one before them: from nowhere on goodput is at its greatest.
+        # The largest buffers are slower than an earlier one, so goodput has no plateau at its maximum.
         ("fig4", sweep(at1440=50, at720=60), "required", "holds"),
         ("fig4", {"buffer-480": rates(110), "buffer-1440": rates(110)}, "required", "not judged"),
         ("fig4", {"buffer-240": rates(60), "buffer-1440": rates(110)}, "required", "not judged"),
@@ -116,7 +116,7 @@ IN_FORCE = {"capped": 1.0, "time_to_throttle": 0.0, "joined": 0.01}
         ("fig7", {"throttled": rates(23, 5.0, 20, **IN_FORCE)}, "cap", "holds"),
         ("fig7", {"throttled": rates(23, 5.5, 20, **IN_FORCE)}, "cap", "fails"),
         ("fig7", {"throttled": rates(23, 0.0, 20, **IN_FORCE)}, "cap", "fails"),
-        # As slow as the cap, and not by it.
+        # The path is as slow as the cap, but not because of it.
         ("fig7", {"throttled": rates(23, 5.0, 20, capped=0.0)}, "cap", "fails"),
         ("fig7", {"throttled": rates(23, 5.0, 20)}, "cap", "not judged"),
         ("fig7", {"throttled": rates(19.5, 5.0, 20, **IN_FORCE), "tcp-wifi": rates(19)}, "outperforms", "fails"),
@@ -139,7 +139,7 @@ def test_nothing_is_judged_without_data(key: str) -> None:
 
 
 def test_two_runs_that_overlap_say_nothing() -> None:
-    """The second run is a thousandth above the first."""
+    """The second run is a thousandth above the first one."""
     close = {"mtu-1000": rates(100), "mtu-1500": rates(101)}
     apart = {"mtu-1000": rates(90), "mtu-1500": rates(100)}
     assert verdicts("fig5", close, 2)["lower"].verdict == "not judged"
@@ -176,7 +176,7 @@ def test_a_server_that_is_multipath_fails_the_claim_by_the_cause_of_the_run_alon
 @pytest.mark.parametrize("key", SCENARIOS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_result_can_be_judged_after_every_run_in_any_order(key: str, seed: int) -> None:
-    """It is written and judged after each run: none of them may end the experiment."""
+    """The experiment judges and writes its result after each run, so no partial result may raise an error."""
     whole = experiment(World(spread=0.3), key, repetitions=2, seed=seed)
     runs = random.Random(seed).sample(whole.runs, len(whole.runs))
     for count in range(len(runs) + 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Table 1's claims can come out wrong, and the runs that they are judged by."""
+"""Tests that Table 1's claims can fail, and for the runs by which they are judged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Table 1's runs: a workload that is no data point is tried again, and voids no other."""
+"""Tests for Table 1's runs: a workload that is no data point is repeated, and does not void other runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_lab.testbed import EmulationError
 
 
 class FakePaths:
-    """Emulated paths that are late once, in the first workload of one protocol, and report that at the next check."""
+    """Emulated paths that are late once, in the first workload of one protocol, and report it at the next check."""
 
     def __init__(self, late_in: str) -> None:
         self._late_in: str | None = late_in
@@ -41,7 +41,7 @@ class FakePaths:
 def test_a_workload_over_late_paths_is_measured_again_and_voids_no_other_run(
     monkeypatch: pytest.MonkeyPatch, late_in: str, seed: int
 ) -> None:
-    """Defect: the paths were looked at when a repetition was over, and its first run was void, whichever was late."""
+    """Defect: the paths were checked only after a repetition, so its first run was void, whichever one was late."""
     paths = FakePaths(late_in)
     proxy = SimpleNamespace(url=lambda: "http://proxy")
     monkeypatch.setattr(conversion, "start_origin", lambda *of, **options: None)

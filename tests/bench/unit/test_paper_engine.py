@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Planning the runs of a scenario, data points and failed runs, and the numbers of a run."""
+"""Tests for planning the runs of a scenario, for data points and failed runs, and for the numbers of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FELL_BACK = {"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPCapableFallbackSYNACK": 1}
 
 
 def samples(*rates: tuple[float, float], interval: float = 0.1) -> tuple[Sample, ...]:
-    """Return counters of ``ethernet`` and ``wifi`` that went at *rates*, bits/s."""
+    """Return counters of ``ethernet`` and ``wifi`` that grew at *rates*, in bits/s."""
     octets = {"ethernet": 0, "wifi": 0}
     found = [Sample(0.0, dict(octets))]
     for number, (ethernet, wifi) in enumerate(rates, 1):
@@ -85,7 +85,7 @@ def test_all_of_the_paper_is_quick_enough() -> None:
         (THROUGH, {"proxy_counters": {"MPTcpExtMPCapableFallbackACK": 1}}, "fell back"),
         (THROUGH, {"proxy_counters": {"MPTcpExtInfiniteMapTx": 1}}, "fell back"),
         (THROUGH, {"proxy_counters": {"MPTcpExtMPCapableSYNTX": 1}}, "asked the origin for Multipath TCP"),
-        # To the client a join that is refused has been established.
+        # To the client, a refused join looks established.
         (THROUGH, {"proxy_counters": {}}, "no second subflow"),
         (THROUGH, {"counters": {}}, "asked for 0 Multipath TCP connections"),
         (ALONE, {}, "did not fall back"),
@@ -141,7 +141,7 @@ def test_values_of_a_run() -> None:
 
 
 def test_a_cap_that_never_came_takes_no_time_at_all() -> None:
-    """The throttler is dead: the transfer's end is no moment at which a cap came into force."""
+    """The throttler is dead. The end of the transfer must not count as the moment of the cap."""
     for last in (0, 1):
         seen = replace(SEEN, joined=0.1, ended=1.0, samples=samples(*[(90e6, 0)] * (10 - last), *[(5e6, 20e6)] * 5))
         assert measures.time_to_throttle(seen, "ethernet", CAP) is None
@@ -157,7 +157,7 @@ def test_a_path_that_carries_nothing_is_not_capped() -> None:
 
 
 USED = (Usage(0.0, 0.5, None, least_idle=0.2), Usage(0.0, 0.4, None, least_idle=0.3))
-"""Of client and proxy."""
+"""Processor usage of client and proxy."""
 RTTS = {"ethernet": 0.002, "wifi": 0.013}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The figures: every scenario's can be drawn, shows what is in the result, and fits on its canvas."""
+"""Tests for the figures: each scenario's can be drawn, shows the data of the result, and fits on its canvas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_files_are_pictures_and_the_same_each_time(make: Callable[[], PaperResul
     assert png.read_bytes().startswith(b"\x89PNG\r\n")
     assert vector.read_bytes().startswith(b"<?xml")
     assert svg(make()) == vector.read_bytes()
-    # Width and height in the header (PNG specification, 11.2.1): twice what a page of 900 pixels shows, about.
+    # Width and height in the header (PNG specification, 11.2.1), about twice what a page of 900 pixels shows.
     assert 1500 < int.from_bytes(png.read_bytes()[16:20]) < 2000
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every claim of the paper can come out wrong: in the paper's own world it holds, and each of its mutants breaks it."""
+"""Tests that every claim of the paper can fail: it holds in the paper's own world, and its mutants break it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from mptcp_bench.paper.verdicts import CLAIMS, judged
 from mptcp_bench.result_file import JudgedClaim, from_json, to_json
 
 IN_THE_GATE = pytest.mark.nightly(besides=("[fig2", "[fig3", "[fig6", "[paper-", "[today-"))
-"""Of the scenarios those without a cap and with one, and of the worlds the two that are no mutants."""
+"""Scenarios without and with a cap, and the two worlds that are not mutants."""
 CLAIMED = [(key, claim.id) for key in SCENARIOS for claim in CLAIMS[key]]
 
 
 @cache
 def found(name: str, key: str) -> PaperResult:
-    """Return scenario *key* in the paper's world, in today's, or in a mutant of the paper's."""
+    """Return the result of scenario *key* in the paper's world, in today's, or in the mutant *name* of the paper's."""
     worlds = {"paper": PAPER, "today": TODAY}
     return experiment(worlds[name] if name in worlds else FIGURE_MUTANTS[name](PAPER), key)
 
@@ -128,7 +128,7 @@ def test_nothing_else_differs(key: str, claim: str) -> None:
 
 
 def test_a_result_without_what_decides_it_loads_and_is_not_judged() -> None:
-    """Until 2026-11-23 results had the idle time of all processors together, which says nothing of the busiest."""
+    """Until 2026-11-23 results had only the idle time of all processors together, not of the busiest one."""
     kept = found("today", "fig5")
     runs = tuple(replace(run, values={k: v for k, v in run.values.items() if k != "least_idle"}) for run in kept.runs)
     old = from_json(to_json(judged(replace(kept, runs=runs))), "f", PaperResult)
@@ -152,9 +152,9 @@ def test_a_single_run_of_each_case_is_not_judged(name: str, key: str) -> None:
 @pytest.mark.parametrize("key", SCENARIOS)
 @pytest.mark.parametrize("name", WORLDS)
 def test_what_noise_hides_is_not_judged(name: str, key: str) -> None:
-    """All that is measured is twice a scale of its own above its mean in one run, and as much below it in the other.
+    """Each measured value is far above its mean in one run and equally far below it in the other.
 
-    What is counted stays: a server that is no Multipath TCP's, a cap that never came.
+    Counted values stay: a server without Multipath TCP, a cap that never came.
     """
     hidden = verdicts(judged(noisy(found(name, key))))
     counted = {claim for claim, verdict in hidden.items() if verdict != "not judged"}
@@ -167,14 +167,14 @@ def test_what_noise_hides_is_not_judged(name: str, key: str) -> None:
 
 
 def never_capped(result: PaperResult) -> bool:
-    """Say whether the cap on Ethernet never came into force where each claim of a throttled transfer asks for it."""
+    """Return whether the cap on Ethernet never came into force. All claims about throttled transfers depend on it."""
     return any(0.0 in result.values(case, "capped") for case in ("repeated", "throttled"))
 
 
 @pytest.mark.parametrize("seed", range(examples(8)))
 @pytest.mark.parametrize(("key", "claim"), [("fig3", "capacity"), ("fig6", "no-less")])
 def test_noise_confirms_no_claim_of_no_less(key: str, claim: str, seed: int) -> None:
-    """The rates of two runs spread over half of their mean."""
+    """The rates of the two runs spread by half of their mean."""
     noisy = experiment(World(spread=0.5, links={"ethernet": 90e6, "wifi": 18e6}), key, repetitions=2, seed=seed)
     assert verdicts(noisy)[claim] != "holds"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What can be set of the paper's experiments, and how a mistake is reported."""
+"""Tests for the parameters of the paper's experiments, and for reports of mistakes."""
 
 from __future__ import annotations
 

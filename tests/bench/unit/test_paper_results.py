@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A result of the paper: what is written is what is read, what is wrong is one line, nothing is half written."""
+"""Tests for a paper result's file: it is read as written, a mistake takes one line, and nothing is half written."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_file_that_is_missing_is_one_line(tmp_path: Path) -> None:
 
 
 def changed(*path: str | int, to: object) -> str:
-    """Return the text of a result in which one value is another."""
+    """Return the text of a result with one value replaced."""
     whole = json.loads(result_file.to_json(fig3()))
     inner = whole
     for key in path[:-1]:

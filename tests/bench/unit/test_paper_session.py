@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An experiment of the paper that ends early: what was done is kept, and a line says where, if anything."""
+"""Tests for a paper experiment that ends early: finished runs are kept, and a line says where."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAB = session.CheckedLab(Lab.__new__(Lab))
 
 
 def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, after: int, *, valid: bool = False) -> None:
-    """Have each experiment of the paper end by *error*, after so many runs that are data points, by *valid*, or not."""
+    """Let each experiment of the paper raise *error* after *after* runs, which are data points if *valid*."""
     prepare = session.prepare
 
     def prepared(name: str, order: session.Order) -> session.Rerun:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A result summed up: its lines, what is pooled, the representative run, and quantities in words."""
+"""Tests for the summary of a result: its lines, pooled values, the representative run, and quantities in words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What several processes of one program use is counted of all: Squid has a worker for each processor."""
+"""Tests that usage is counted over all processes of a program: Squid has a worker for each processor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ time.sleep(600)
 
 @pytest.fixture
 def tree() -> Iterator[int]:
-    """Two workers below a process that does nothing, all of which hold still."""
+    """Start two workers below an idle process; all of them have used their processor time."""
     with running(PROGRAM, 2) as pid:
         assert len(descendants(pid)) == 2
         yield pid
@@ -46,7 +46,7 @@ def test_processor_time_is_that_of_all(tree: int) -> None:
 
 
 def test_a_process_s_own_time_is_exact() -> None:
-    for _ in range(20):  # in ticks, some of these would be outside
+    for _ in range(20):  # the counters have the resolution of ticks, so try often
         before = time.process_time()
         measured = process_seconds(os.getpid())
         assert before <= measured <= time.process_time()
@@ -68,7 +68,7 @@ subprocess.run([sys.executable, "-c", burn])
 print("ended", flush=True)
 sys.stdin.readline()
 """
-"""A process that burns no time, and one below it that does and ends."""
+"""A program that uses no processor time, with a child that uses some and ends."""
 
 
 def test_what_ended_below_it_is_a_program_s_own() -> None:

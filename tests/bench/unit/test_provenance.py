@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where a result comes from: the commit, and whether the files were those of the commit."""
+"""Tests for a result's provenance: the commit, and whether the files were unchanged from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_bench.provenance import UNKNOWN, _commit, collect
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with one commit of one file."""
+    """Make a repository with one commit of one file."""
     (tmp_path / "file").write_text("a")
     who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
     for argv in (("init", "-q"), ("add", "file"), (*who, "commit", "-q", "-m", "first")):
@@ -39,7 +39,7 @@ def test_a_file_that_changed_is_said(repository: Path) -> None:
 
 def test_a_status_that_failed_does_not_read_as_clean(repository: Path) -> None:
     commit = head(repository)
-    # rev-parse reads no index; status does, and fails.
+    # rev-parse does not read the index; status does, and fails.
     (repository / ".git" / "index").write_bytes(b"nothing of the kind")
     assert _commit(repository) == f"{commit}-unknown"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The report: one valid page that fetches nothing, escapes everything, and leaves nothing out."""
+"""Tests for the report: one valid page that loads nothing, escapes all texts, and leaves nothing out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VOID = {"meta", "img", "br", "link", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """Reads a page: its text, its references, and whether every element is closed where it should be."""
+    """Parses a page: its text, its references, and whether each element is closed in the right place."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Page(HTMLParser):
 
 
 def own(name: str, failures: tuple[str, ...] = (), pictures: tuple[str, ...] = ()) -> ExperimentResult:
-    """Return a result of one of our experiments: an aim met, one missed, a figure without one, a table."""
+    """Return a result of one of our experiments: one met aim, one missed aim, a figure without an aim, and a table."""
     aims = (Aim("share", 0.97, least=0.95), Aim("gap", 0.5, " s", most=0.25), Aim("greatest", 12, " ms"))
     table = RichTable("cell", "kept", title="Kept")
     table.add_row("bbr <20 ms>", "[green]0.99[/]")
@@ -90,7 +90,7 @@ def page(*shown: Result) -> Page:
 
 @pytest.fixture(scope="module")
 def everything(undrawn: None) -> Page:
-    """The page of a result of each experiment."""
+    """Return the page of a report with a result of each experiment."""
     return page(*(make() for make in EXAMPLES), *(own(name) for name in EXPERIMENTS))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The result file of our experiments: one form for all, aims judged by one rule, nothing half written."""
+"""Tests for the result file of our experiments: one form for all, one rule for aims, and nothing half written."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def recovery(monkeypatch: pytest.MonkeyPatch) -> list[Findings]:
-    """The experiment *recovery* without a testbed: it returns what is put into the list."""
+    """Replace the experiment *recovery* by one without a testbed, which returns what is put into the list."""
     results: list[Findings] = []
     monkeypatch.setattr(EXPERIMENTS["recovery"].load(), "run", lambda console, seed, quick: results[0])
     return results
@@ -147,7 +147,7 @@ def test_pictures_of_an_earlier_run_are_not_those_of_one_that_cannot_be_drawn(
     status: int,
     said: str,
 ) -> None:
-    """Defect: report showed what an earlier run had measured as the picture of the new result."""
+    """Defect: report showed the picture of an earlier run as a picture of the new result."""
 
     def draw(target: Path) -> None:
         target.write_text("half of it")

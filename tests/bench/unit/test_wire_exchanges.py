@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From two sides' connections to intervals: how long each segment took through the proxy."""
+"""Tests for turning connections of both sides into intervals: how long each segment took through the proxy."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ def measured(*talks: Talk, bodies: dict[str, Body] | None = None) -> tuple[Excha
 
 
 def client_side(request: bytes = REQUEST, *, key: bytes = PROXY_KEY, number: int = 0) -> Talk:
-    """Opened by SYN 1000, SYN/ACK 1010, ACK 1040; request at 1100 (microseconds)."""
+    """Return a client connection with SYN 1000, SYN/ACK 1010, ACK 1040, and a request at 1100 (microseconds)."""
     talk = client_talk(40_000 + 2 * number).open_mptcp(1_000_000, 1_010_000, 1_040_000, key)
     talk.up(1_100_000, 1, request, MpCapable(1, 1, CLIENT_KEY, key, len(request)))
     return talk
 
 
 def origin_side(request: bytes = RELAYED, *, number: int = 0) -> Talk:
-    """Opened by SYN 1500, SYN/ACK 1700, ACK 1701; request at 1750 (microseconds)."""
+    """Return an origin connection with SYN 1500, SYN/ACK 1700, ACK 1701, and a request at 1750 (microseconds)."""
     talk = origin_talk(50_000 + number).open(1_500_000, 1_700_000, 1_701_000)
     talk.up(1_750_000, 1, request)
     return talk
 
 
 def both_sides(number: int = 0) -> tuple[Talk, Talk, Talk]:
-    """The response has 200 bytes of header from the origin and 300 to the client, over two subflows."""
+    """Return an exchange whose response has 200 bytes of header from the origin, and 300 to the client."""
     key = bytes([number]) * 8
     own = b"a-%d" % (number + 1)
     client = client_side(REQUEST.replace(b"a-1", own), key=key, number=number)
     wifi = client_talk(40_001 + 2 * number, CLIENT_WIFI).join(1_200_000, 1_210_000, 1_300_000, key)
     origin = origin_side(RELAYED.replace(b"a-1", own), number=number)
-    origin.down(2_000_000, 1, bytes(700))  # header and 500 of the body
+    origin.down(2_000_000, 1, bytes(700))  # header and 500 bytes of the body
     origin.down(2_100_000, 701, bytes(500))
-    client.down(2_250_000, 1, bytes(300), dss(key, 0, 1, 300))  # header alone
+    client.down(2_250_000, 1, bytes(300), dss(key, 0, 1, 300))  # only the header
     wifi.down(2_400_000, 1, bytes(500), dss(key, 300, 1, 500))
     client.down(2_900_000, 301, bytes(500), dss(key, 800, 301, 500))
     wifi.down(3_300_000, 501, bytes(500), dss(key, 800, 501, 500))  # reinjected
@@ -93,12 +93,13 @@ def test_content_that_goes_up() -> None:
     size = len(head)
     client.up(1_200_000, 1 + size, bytes(100), dss(CLIENT_KEY, size, 1 + size, 100))
     client.up(1_400_000, 201 + size, bytes(50), dss(CLIENT_KEY, size + 200, 201 + size, 50))
-    client.up(1_600_000, 101 + size, bytes(100), dss(CLIENT_KEY, size + 100, 101 + size, 100))  # it had been lost
+    # retransmission of lost data
+    client.up(1_600_000, 101 + size, bytes(100), dss(CLIENT_KEY, size + 100, 101 + size, 100))
     origin.up(1_800_000, 1 + len(relayed), bytes(250))
     origin.down(1_900_000, 1, bytes(20))
     client.down(1_950_000, 1, bytes(30), dss(PROXY_KEY, 0, 1, 30))
     (got,) = measured(client, origin, bodies={TARGET: Body(250, 0)})
-    # The bytes that came before those in front of them could not be read any earlier.
+    # Bytes behind a gap cannot be read before the gap is filled.
     assert got.up == pytest.approx((600e-6, 200e-6, 200e-6))
     assert got.request == pytest.approx(650e-6)
 

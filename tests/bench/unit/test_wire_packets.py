@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From capture files, made by Scapy, to segments."""
+"""Tests for turning capture files, made by Scapy, into segments."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mptcp_throttler.mptcp.options import MpCapable
 ETHERNET = 1
 START = 1_700_000_000
 LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
-"""Both addresses given: Scapy would ask the network for them."""
+"""Both addresses are given, because Scapy would otherwise ask the network for them."""
 ADDRESSES = {4: ("10.77.1.2", "10.77.8.2"), 6: ("fd77:1::2", "fd77:8::2")}
 
 
 def capture(*frames: tuple[int, bytes], link_type: int = ETHERNET, snapshot: int = 65535, nano: bool = True) -> bytes:
-    """Return a pcap file of *frames*, each with its nanoseconds after START."""
+    """Return a pcap file of *frames*, each with its time in nanoseconds after START."""
     file = BytesIO()
     writer = RawPcapWriter(file, linktype=link_type, nano=nano)
     writer.write_header(b"")
@@ -178,5 +178,5 @@ def progress(captured: int, received: int, lost: int = 0) -> str:
     ],
 )
 def test_it_is_read_whether_tcpdump_has_what_the_kernel_held(said: list[tuple[int, ...]], has_all: bool) -> None:
-    """What came after it was asked first is not waited for; what was dropped does not come."""
+    """Packets that came after the first question are not waited for, and dropped ones never come."""
     assert drained("listening on wan0\n" + "".join(progress(*each) for each in said)) is has_all

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From segments to connections and the bytes of their streams."""
+"""Tests for turning segments into connections and the bytes of their streams."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_plain_connection_across_the_end_of_the_sequence_numbers() -> None:
     talk.up(40, 1, b"GET / HTTP/1.1\r\n\r\n" + bytes(400))
     talk.down(50, 1, bytes(300))
     talk.down(60, 301, bytes(10))
-    talk.down(70, 301, bytes(10))  # once more
+    talk.down(70, 301, bytes(10))  # a retransmission
     (got,) = connections(talk)
     assert (got.syn, got.syn_ack, got.ack) == (10, 20, 30)
     assert not got.asked
@@ -75,7 +75,7 @@ def test_bytes_of_two_subflows_are_one_stream(octets: int) -> None:
     first.up(40, 1, b"request", MpCapable(1, 1, CLIENT_KEY, PROXY_KEY, 7))
     second.down(50, 1, bytes(100), dss(PROXY_KEY, 1000, 1, 200, octets=octets))
     first.down(51, 1, bytes(1000), dss(PROXY_KEY, 0, 1, 1000, octets=octets))
-    second.down(52, 101, bytes(100))  # of the mapping that the segment before it brought
+    second.down(52, 101, bytes(100))  # covered by the mapping of the previous segment
     first.down(60, 1001, bytes(100), dss(PROXY_KEY, 1100, 1001, 100, octets=octets))  # reinjected
     (got,) = connections(first, second)
     assert (got.asked, got.multipath, got.fallen, got.subflows) == (True, True, False, 2)

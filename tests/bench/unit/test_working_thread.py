@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Threads beside what is measured: they end when told to, and what goes wrong in them is not lost."""
+"""Tests for threads beside a measurement: they end when told to, and their errors are not lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mptcp_bench.experiments.working_thread import WorkingThread
 
 
 class Until(WorkingThread):
-    """Works until it is told to end, then fails with *error* where there is one."""
+    """A thread that works until it is told to end, and then raises *error*, if given."""
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__("until")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A real Prometheus in a network namespace of the tests, and what it says."""
+"""Runs a real Prometheus in a network namespace of the tests, and queries it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from mptcp_lab.testbed.services import wait_until
 
 PORT = 9090
 SECONDS = 300.0
-"""For which a state is waited for: the machine may be busy."""
+"""Seconds to wait for a state, because the machine may be busy."""
 JOB = "mptcp-proxy"
 
 
 def http_get(node: LiveNode, url: str) -> bytes:
-    """Return what *url* has, asked from within the namespace of *node*."""
+    """Return the content of *url*, fetched within the namespace of *node*."""
     with node.entered(), urlopen(url, timeout=60) as answer:
         body: bytes = answer.read()
     return body
@@ -32,7 +32,10 @@ def http_get(node: LiveNode, url: str) -> bytes:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """Debian's, which scrapes every two seconds, for no scrape may take longer, and evaluates the rules of conf/."""
+    """Debian's Prometheus.
+
+    It scrapes every two seconds, which also limits the duration of a scrape, and evaluates the rules of conf/.
+    """
 
     node: LiveNode
 
@@ -43,7 +46,7 @@ class Prometheus:
             "rule_files": [str(ALERTS)],
             "scrape_configs": [{"job_name": JOB, "static_configs": [{"targets": [target]}]}],
         }
-        # JSON is YAML.
+        # JSON is valid YAML.
         file = node.directory / "prometheus.yml"
         file.write_text(json.dumps(settings))
         program = node.popen(
@@ -66,7 +69,7 @@ class Prometheus:
             return False
 
     def ask(self, what: str, **arguments: str) -> Any:
-        """Return the data that the API gives. Raises AssertionError with Prometheus' words where it refuses."""
+        """Return the data of the API's answer. Raise AssertionError with Prometheus' message if it refuses."""
         url = f"http://127.0.0.1:{PORT}/api/v1/{what}?{urlencode(arguments)}"
         try:
             answer = json.loads(http_get(self.node, url))
@@ -75,19 +78,19 @@ class Prometheus:
         return answer["data"]
 
     def labels(self, expression: str) -> list[dict[str, str]]:
-        """Return the labels of each series that *expression* has now."""
+        """Return the labels of each series of *expression*."""
         return [each["metric"] for each in self.ask("query", query=expression)["result"]]
 
     def values(self, expression: str) -> list[float]:
-        """Return the values of *expression* now that are numbers. Raises AssertionError where it does not parse."""
+        """Return the current values of *expression*, without NaN. Raise AssertionError if it is invalid."""
         data = self.ask("query", query=expression)
         pairs = [data["value"]] if data["resultType"] == "scalar" else [each["value"] for each in data["result"]]
         return [value for value in (float(text) for _, text in pairs) if not math.isnan(value)]
 
     def unanswered(self, expressions: Mapping[str, str]) -> list[str]:
-        """Return which of *expressions* have no value."""
+        """Return the names of those *expressions* that have no value."""
         return [name for name, expression in expressions.items() if not self.values(expression)]
 
     def wait_for(self, expression: str, holds: Callable[[list[float]], bool] = bool) -> None:
-        """Wait until the values of *expression* are as they should be: there are some, unless it says otherwise."""
+        """Wait until *holds* accepts the values of *expression*; by default until there are any."""
         wait_until(lambda: holds(self.values(expression)), expression, timeout=SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""In Chromium: what somebody reads or has selected stays, trouble is told once, who looks away asks nothing."""
+"""Tests in Chromium for attention: reading and selections stay, trouble is announced once, hidden pages ask nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Site:
         return sum(each["query"] == query for each in list(self.world.asked))
 
     def write(self, field: str, text: str) -> None:
-        """Write into a field as somebody does who pauses then."""
+        """Write into a field and pause, as somebody who types does."""
         self.browser.run(
             "const field = document.querySelector(arguments[0]); field.value = arguments[1];"
             "field.dispatchEvent(new Event('input', {bubbles: true}))",
@@ -68,7 +68,7 @@ def _on_a_desktop(site: Site) -> None:
 
 @pytest.mark.parametrize("upside_down", [True, False])
 def test_a_row_that_changes_its_place_keeps_focus_and_selection(site: Site, upside_down: bool) -> None:
-    """Defect: it was inserted anew, which took the focus off it."""
+    """Defect: the row was removed and inserted again, which lost the focus."""
     site.world.upside_down = not upside_down
     first = "document.querySelector('#connections tbody a').textContent"
     links = "[...document.querySelectorAll('#connections tbody a')].map(each => each.textContent)"
@@ -93,7 +93,7 @@ def test_a_row_that_changes_its_place_keeps_focus_and_selection(site: Site, upsi
 
 
 def test_reasons_can_be_had_by_keyboard_and_touch(site: Site) -> None:
-    """Defect: they stood in tooltips, which need a mouse."""
+    """Defect: the reasons were in tooltips, which need a mouse."""
     site.open("connections")
     site.browser.until_text("#connections", TOKEN)
     summary = site.browser.find(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .subflow .why summary")
@@ -134,7 +134,7 @@ def test_a_card_is_changed_and_not_made_anew(site: Site) -> None:
 
 
 def test_an_address_that_is_not_whole_is_no_failure(site: Site) -> None:
-    """Defect: a pause after the half of an address was answered with an error."""
+    """Defect: a pause after half an address caused an error message."""
     site.open("connections")
     site.browser.until_text("#connections-count", "3 connections")
     site.write("#filter-client", "10.77")
@@ -166,7 +166,8 @@ def test_who_looks_away_asks_nothing_and_who_looks_again_asks_at_once(site: Site
     try:
         asked = site.asked("connections")
         summaries = site.asked("summary")
-        # While nobody looks the console itself asks every five seconds; the table would be asked for every two.
+        # While the page is hidden, the console itself asks every five seconds. A visible table would be asked for every
+        # two.
         site.browser.until(lambda: site.asked("summary") >= summaries + 4, "time passes")
         assert site.asked("connections") <= asked + 1
         asked = site.asked("connections")
@@ -177,7 +178,7 @@ def test_who_looks_away_asks_nothing_and_who_looks_again_asks_at_once(site: Site
 
 
 def test_what_is_wrong_with_a_throttler_that_answers_is_told(site: Site) -> None:
-    """Defect: with an interface that nobody captured on, the page said that all is live."""
+    """Defect: if an interface was not captured, the page nevertheless said that everything is live."""
     site.open("live")
     assert not site.browser.find("#faults").is_displayed()
     site.world.captures, site.world.ledger_error = False, "ledger l: disk full"
@@ -200,13 +201,13 @@ def test_what_is_wrong_with_a_throttler_that_answers_is_told(site: Site) -> None
 
 
 def test_trouble_is_read_out_once(site: Site) -> None:
-    """Defect: its age was in it, so that it was read out each second."""
+    """Defect: the message contained its age, so that screen readers read it each second."""
     site.open("live")
     site.browser.run(TELL, "[role=alert]")
     site.throttler.stop()
     try:
         site.browser.until_text("#trouble", "The throttler does not run")
-        # What is asked for while it stops may be answered in part, and is then told of first.
+        # A question during the stop may get a partial answer, which causes one more message.
         ages: set[str] = set()
 
         def grows() -> bool:
@@ -223,7 +224,7 @@ def test_trouble_is_read_out_once(site: Site) -> None:
 
 @contextmanager
 def viewers(site: Site, count: int) -> Iterator[None]:
-    """Have *count* others look."""
+    """Open *count* further streams."""
     with ExitStack() as stack:
         for _ in range(count):
             opener = build_opener(ProxyHandler({}))
@@ -232,7 +233,7 @@ def viewers(site: Site, count: int) -> Iterator[None]:
 
 
 def test_a_console_that_is_full_says_so_and_lets_in_when_it_is_not(site: Site) -> None:
-    """Defect: one page too many said by turns that the console does not answer, and nothing."""
+    """Defect: one page too many alternated between "the console does not answer" and no message."""
     site.browser.open("about:blank")
     free = {"watching": 0, "most": MOST_WATCHERS}
     site.browser.until(lambda: site.console.get("/api/viewers") == free, "nobody looks")

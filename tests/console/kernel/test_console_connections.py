@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Hundreds of connections that ask nothing keep nobody from the page, and come to their end."""
+"""Tests that hundreds of idle connections do not block the page, and are ended after a while."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_connections_that_ask_nothing_are_ended_and_the_page_is_there(tmp_path: 
             begun = time.monotonic()
             assert site.get("/api/history")["step"]
             print(f"beside {CROWD} that ask nothing a page took {time.monotonic() - begun:.2f} s")
-            # The first have given way to the last, which have their time.
+            # The first connections were closed for the last ones, which have their full time.
             assert all(has_ended(client) for client in crowd[: CROWD - MOST_WAITING - 1])
             assert all(has_ended(client) for client in crowd)
             assert time.monotonic() - begun > REQUEST_SECONDS / 2
@@ -60,7 +60,7 @@ def test_connections_that_ask_nothing_are_ended_and_the_page_is_there(tmp_path: 
 
 @pytest.mark.nightly
 def test_a_handshake_that_never_comes_is_ended(tmp_path: Path, require: Callable[..., None]) -> None:
-    """Defect: asyncio waits a minute for it."""
+    """Defect: asyncio waited a minute for the handshake."""
     require("openssl")
     certificate, key = self_signed(tmp_path)
     port = reserved_port()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A time that is held: what is said of it is true, whatever is known of it; and now is now. In Chromium."""
+"""Tests in Chromium for the live page when a past time is selected, and for the view of the present."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ window.fetch = async (...asked) => {
   return answer;
 };
 """
-"""The page has the first answer about events eight seconds after it was given."""
+"""JavaScript that delays the first answer about events by eight seconds."""
 FAST_CLOCK = "const real = Date.now.bind(Date); Date.now = () => real() + 3600e3;"
 REFUSE = """\
 const real = window.fetch;
@@ -85,7 +85,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
 
 @pytest.mark.nightly
 def test_the_graph_as_a_table_keeps_its_rows(site: Site) -> None:
-    """Defect: all of it was made anew each second, so that nobody could select or read on."""
+    """Defect: the table was rebuilt each second, so that nobody could select text or read on."""
     site.open()
     site.choose(3600)
     site.browser.find("#as-table summary").click()
@@ -99,7 +99,7 @@ def test_the_graph_as_a_table_keeps_its_rows(site: Site) -> None:
 
 
 def test_now_is_what_the_stream_says_in_an_hours_view_too(site: Site) -> None:
-    """Defect: it was of the history, which was asked for every ten seconds."""
+    """Defect: the current values came from the history, which the page asked for only every ten seconds."""
     site.open()
     site.choose(3600)
     site.browser.until_text("#legend", "cap 5 Mbit/s")
@@ -115,7 +115,7 @@ def test_now_is_what_the_stream_says_in_an_hours_view_too(site: Site) -> None:
 
 
 def test_of_many_events_the_nearest_are_shown_and_where_the_others_are(site: Site) -> None:
-    """Defect: those were shown that came last, fifteen seconds later, without a hint that there were others."""
+    """Defect: the page showed the latest events, fifteen seconds off, without a hint that others exist."""
     at = int(time.time()) - 5
     for number in range(600):
         site.world.tell("applied", f"event {number}", time=at - 15 + number / 20)
@@ -155,7 +155,7 @@ def test_what_happens_meanwhile_around_a_time_that_is_held_is_shown(site: Site) 
 
 @pytest.mark.nightly
 def test_what_happens_while_the_events_of_a_time_are_asked_for_is_shown(site: Site) -> None:
-    """Defect: the answer was of before, and it was not asked again."""
+    """Defect: the answer dated from before the event, and the page did not ask again."""
     site.open()
     site.browser.run(SLOW_FIRST_ANSWER)
     site.go_to(time.time())
@@ -202,7 +202,7 @@ def test_the_label_of_a_cap_fits_on_a_phone(site: Site) -> None:
 
 
 def test_a_browser_whose_clock_is_fast_shows_the_same(site: Site) -> None:
-    """Defect: the history was asked for by the browser's clock, and there was none an hour later."""
+    """Defect: the page asked for the history by the browser's clock; an hour ahead it found none."""
     since = float(site.console.get("/api/history")["first"])
     added = site.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST_CLOCK})
     try:
@@ -217,22 +217,24 @@ def test_a_browser_whose_clock_is_fast_shows_the_same(site: Site) -> None:
 
 
 def test_a_time_that_has_left_the_graph_is_still_told(site: Site) -> None:
-    """Defect: ten seconds after a time near the edge was held, nothing was said to be kept of it. The last test: the
-    throttler's clock is set forward."""
+    """Defect: ten seconds after a time near the edge was selected, the page said that no data was kept of it.
+
+    This is the last test, because it sets the throttler's clock forward.
+    """
     site.open()
     site.choose(120)
     site.browser.until(lambda: site.bound("max") - site.bound("min") > 3, "some seconds are known")
     graph = site.browser.find("#graph")
 
     def is_held() -> bool:
-        """Keys mean nothing until the two minutes that were chosen are there."""
+        """Press the keys until they work: they have no effect before the chosen two minutes are loaded."""
         graph.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
         return "At " in site.browser.text("#title-moment")
 
     site.browser.until(is_held, "a time is held")
 
     def has_rates() -> bool:
-        """Go to one earlier otherwise: on a busy machine there are seconds of which nothing is known."""
+        """Go one second back if rates are missing: a busy machine may have missed some seconds."""
         if "Mbit/s" not in site.browser.text("#moment tbody"):
             graph.send_keys(Keys.ARROW_LEFT)
         return "Mbit/s" in site.browser.text("#moment tbody")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The console beside a real throttler, Squid and a download over two paths: caps are seen, and it disturbs nobody."""
+"""Tests for the console with a real throttler, Squid and a two-path download: it shows caps and disturbs nothing."""
 
 from __future__ import annotations
 
@@ -45,22 +45,27 @@ paths:
   wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
 """
 UNCAPPED = PATHS + "rules: []\n"
-# A guard would take a machine that stands still for a path that has become slow.
+# With a guard, a pause of the machine would look like a path that has become slow.
 CAPPED = PATHS + "rules:\n  - {name: spare-ethernet, paths: [ethernet], guard: false, throttle: {rate: 5 Mbit/s}}\n"
 NOBODY = 65534
 STATUS_GROUP = 54321
-"""A group of nobody's, in place of the throttler's."""
+"""A group that nobody has, in place of the throttler's group."""
 ROUNDS = 5
 ATTEMPTS = 3
 PROMISED_SECONDS = 1.0
-"""Within which a cap is shown, and the throttler is asked again while somebody watches. On a busy machine it takes
-longer, by how much programs wait for a processor: not as long as between two questions while nobody watches."""
+"""Seconds within which the console must show a cap, and between its questions while somebody watches.
+
+A busy machine may take longer, in proportion to the time that programs wait for a processor. The result must stay below
+the interval that the console uses when nobody watches.
+"""
 CARRIED = 100_000
-"""Bytes over a path by which it is seen that a download goes on."""
+"""Bytes over a path that show that a download goes on."""
 HANGS_FOR = 2_500_000
-"""Bytes over the capped path while the console hangs, which take four seconds or more."""
+"""Bytes over the capped path while the console hangs. They take four seconds or more."""
 LAG_SECONDS = 2.0
-"""For which nobody may hold up the throttler: less than the console hangs. What the machine stood still is not counted.
+"""Seconds by which a hanging console may delay the throttler at most: less than the time for which it hangs.
+
+Pauses of the machine itself are not counted.
 """
 WATCH_FOR_CAP = """\
 window.capSeen = 0;
@@ -81,7 +86,7 @@ class Site:
     browser: Browser
     config: Path
     plain: list[str]
-    """Downloads by plain TCP."""
+    """Command of a download by plain TCP."""
 
     def get(self, path: str) -> Any:
         with self.testbed["proxy"].entered():
@@ -107,7 +112,8 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
     os.chown(throttler.socket, 0, STATUS_GROUP)
     for directory in (testbed.directory, throttler.socket.parent):
         directory.chmod(0o755)
-    # Of the console's unit what a namespace can have: nobody, with the group that may ask, and no way to become more.
+    # Run the console as its unit does, as far as a namespace allows: as nobody, with the status group, without
+    # privileges.
     namespace = ["ip", "netns", "exec", proxy.namespace]
     nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
     plain = ["curl", "-s", "-o", "/dev/null", "-x", squid.url(), origin.url("large")]
@@ -124,16 +130,16 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
 
 
 class Round(NamedTuple):
-    """What one cap took, in seconds of a machine that does nothing else."""
+    """Durations for one cap, in seconds, corrected by how busy the machine was."""
 
     shown: float
-    """From its being in force until it was in the page."""
+    """From when the cap was in force until the page showed it."""
     pause: float
-    """From one question of the console to the next, without the answer."""
+    """Between two questions of the console, without the time for the answer."""
 
 
 def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> None:
-    """The first that the console hears of the throttler after it has the cap, and it asks often enough."""
+    """The first answer after the cap is set must show it, and the console must ask often enough."""
     site.browser.run(WATCH_FOR_CAP)
     tried = []
     with heard(site) as moments:
@@ -147,7 +153,7 @@ def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> Non
 
 
 def one_cap(site: Site, moments: list[Heard]) -> Round:
-    """Have a cap come and go."""
+    """Set a cap and remove it again."""
     before = processors.read()
     begun = time.time()
     answer = seconds_of_an_answer(site)
@@ -164,16 +170,19 @@ def one_cap(site: Site, moments: list[Heard]) -> Round:
 
 
 class Heard(NamedTuple):
-    """What the console sent of one answer of the throttler."""
+    """One answer of the throttler as the console's stream sent it."""
 
     time: float
-    """By the throttler's clock."""
+    """Time in seconds by the throttler's clock."""
     is_capped: bool
 
 
 @contextmanager
 def heard(site: Site) -> Iterator[list[Heard]]:
-    """Listen to the console's stream, beside the browser; the list grows meanwhile, and begins with one."""
+    """Listen to the console's stream beside the browser.
+
+    The returned list grows meanwhile and begins with one entry.
+    """
     with site.testbed["proxy"].entered():
         stream = build_opener(ProxyHandler({})).open(f"{site.console.url}/api/live", timeout=60)
     found: list[Heard] = []
@@ -208,13 +217,13 @@ def seconds_of_an_answer(site: Site) -> float:
 
 
 def applied_after(site: Site, begun: float) -> float | None:
-    """Return when the first cap was applied after *begun*, by the throttler's own clock."""
+    """Return when the first cap after *begun* was applied, by the throttler's clock."""
     events = site.get(f"/api/events?kind=applied&from={begun:.3f}")["events"]
     return float(events[0]["time"]) if events else None
 
 
 def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
-    """Half a minute with a cap, as much without, and again: docs/console.md shows what was left by this."""
+    """Cap for half a minute, lift the cap, and cap again; docs/console.md shows the screenshots of this."""
     wanted = os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")
     if wanted:
         Path(wanted).mkdir(parents=True, exist_ok=True)
@@ -225,7 +234,7 @@ def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
 
     for policy, cap in ((CAPPED, 5_000_000), (UNCAPPED, None), (CAPPED, 5_000_000)):
         site.reload(policy)
-        # The second that is over has it as well: what comes next is in another.
+        # Wait for the cap in the current and the previous second, so that the next change falls into another second.
         site.browser.until(lambda cap=cap: caps()[-2:] == [cap, cap], "it is in the history")  # type: ignore[misc]
         if wanted:
             time.sleep(28)
@@ -251,7 +260,7 @@ def test_who_uses_plain_tcp_is_told_beside_who_uses_multipath_tcp(site: Site) ->
         found = clients()
         return found["total"], found["plain_tcp"]["connections"]
 
-    # The subflows of the download are none of plain TCP.
+    # The subflows of the MPTCP download do not count as plain TCP.
     wait_until(lambda: both() == (1, 0), "nobody uses plain TCP")
     (client,) = clients()["clients"]
     assert (client["connections"], client["subflows"]) == (1, 2)
@@ -288,7 +297,7 @@ def test_the_page_says_what_the_throttler_does(site: Site) -> None:
 
 
 def test_rates_in_the_graph_are_those_of_the_wire(site: Site) -> None:
-    """The cap's 5 Mbit/s, of which most is payload; what the other path carries is a matter of the machine."""
+    """The graph shows the cap's 5 Mbit/s, mostly payload. The rate of the other path depends on the machine."""
     site.reload(CAPPED)
 
     def known() -> list[int]:
@@ -315,7 +324,7 @@ def test_it_is_nobody_and_writes_nothing(site: Site) -> None:
             target = os.readlink(descriptor)
             flags = (descriptor.parents[1] / "fdinfo" / descriptor.name).read_text().split("flags:\t")[1].split()[0]
         except FileNotFoundError:
-            continue  # it was closed meanwhile
+            continue  # the descriptor was closed meanwhile
         looked_at += 1
         if target.startswith("/") and not target.startswith(("/dev/", str(site.console.log))):
             assert int(flags, 8) & os.O_ACCMODE == os.O_RDONLY, target
@@ -351,7 +360,7 @@ def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
 
 @contextmanager
 def stalls() -> Iterator[list[float]]:
-    """Note by how many seconds a thread that does nothing woke late, each time."""
+    """Record, for each sleep of an otherwise idle thread, by how many seconds it woke up late."""
     found = [0.0]
     over = threading.Event()
 
@@ -371,19 +380,19 @@ def stalls() -> Iterator[list[float]]:
 
 
 def still_capped(site: Site, received_then: int) -> bool:
-    """Say whether the capped path has carried that; its cap is in force all the while."""
+    """Return whether the capped path has received *received_then* bytes. Its cap must be in force."""
     assert capped(site) == 1
     return received(site)["eth0"] >= received_then
 
 
 def received(site: Site) -> dict[str, int]:
-    """Return the bytes that came over each path."""
+    """Return the bytes received over each path."""
     counters = site.testbed["client"].counters()
     return {device: counters[device].received for device in ("eth0", "wlan0")}
 
 
 def goes_on(site: Site, before: dict[str, int]) -> None:
-    """Wait until each path has carried more than *before*: the download is under way on both."""
+    """Wait until both paths have received more than *before*, as the download goes on."""
 
     def carries() -> bool:
         return all(count - before[device] >= CARRIED for device, count in received(site).items())

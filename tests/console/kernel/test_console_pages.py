@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every page in a real Chromium, with a throttler that is not real: looks, accessibility, keyboard, trouble, a crowd.
+"""Tests for every page in real Chromium, with a fake throttler: looks, accessibility, keyboard, trouble, many clients.
 
-Screenshots are made where MPTCP_CONSOLE_SCREENSHOTS says, for people.
+If MPTCP_CONSOLE_SCREENSHOTS is set, screenshots for people are written there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Site:
 
 
 def carry(world: World, stop: threading.Event) -> None:
-    """Have the world carry 5 and some 27 Mbit/s; who looks at the graph sees something."""
+    """Let the world carry 5 Mbit/s over ethernet and about 27 over wifi, so that the graph shows traffic."""
     second = 0
     while not stop.wait(0.5):
         second += 1
@@ -92,7 +92,7 @@ def _nothing_is_complained_of(site: Site) -> Iterator[None]:
 
 
 def photograph(site: Site, name: str) -> None:
-    """Keep how the page looks, where somebody wants to see it."""
+    """Write a screenshot if MPTCP_CONSOLE_SCREENSHOTS is set."""
     if not (wanted := os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")):
         return
     Path(wanted).mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def test_each_page_has_no_serious_fault(site: Site, page: str) -> None:
     for device in DEVICES:
         for theme in THEMES:
             site.browser.show_as(device, theme)
-            # A theme changes colours alone: the page is not loaded anew for it, and nothing else is looked at again.
+            # A theme changes only colours: do not load the page again for it, and check only its colours.
             if theme == THEMES[0]:
                 site.open(page)
             assert site.browser.faults(of_colour=theme != THEMES[0]) == [], (device, theme)
@@ -160,7 +160,7 @@ def test_in_a_dry_run_nothing_is_shown_as_capped(site: Site) -> None:
 
 
 def test_rules_that_steer_or_meter_are_told_in_words(site: Site) -> None:
-    """Defect: of a policy whose rules have no cap of their own, the page said that it has no rule."""
+    """Defect: if no rule of the policy had a cap of its own, the page said that the policy has no rule."""
     usual = site.world.words
     site.open("policy")
     site.browser.until_text("#rule-words", "spare-ethernet cap of 5 Mbit/sWhen: path ethernet")
@@ -226,7 +226,7 @@ def test_views_are_reached_by_keyboard_and_focus_follows(site: Site) -> None:
     link = site.browser.find(f'#connections a[href="#connection/{TOKEN}"]')
     link.send_keys(Keys.ENTER)
     site.browser.until_text("#explained", "it is not between 08:00 and 18:00")
-    site.browser.until_text("#explained", "(Europe/Athens)")  # until when the other rule matches, by the policy's clock
+    site.browser.until_text("#explained", "(Europe/Athens)")  # end of the other rule's match, by the policy's clock
     assert site.browser.run("return document.activeElement.id") == "title-connection"
     site.browser.until_text("#connection-events", "connection opened from")
     site.browser.driver.back()
@@ -264,7 +264,7 @@ def test_a_filter_without_a_result_is_no_absence_of_traffic(site: Site) -> None:
         site.browser.find(f"{none} button").click()
         site.browser.until_text(*READY[page])
         assert not told.is_displayed()
-    # A name stands for its address.
+    # A name can be used instead of its address.
     site.open("connections")
     site.browser.find("#filter-client").send_keys("laptop")
     site.browser.until_text("#connections-count", "1 connection")
@@ -295,7 +295,7 @@ def test_a_connection_that_closed_is_said_to_be_what_it_was(site: Site) -> None:
     try:
         site.browser.until_text("#connection-message", "What is shown is from")
         assert "spare-ethernet" in site.browser.text("#explained")
-        # Who comes later is shown nothing of it.
+        # A page opened later shows nothing of the closed connection.
         site.browser.open(f"{site.console.url}/#connection/{last}")
         site.browser.until_text("#connection-message", "There is no such connection now")
         assert site.browser.text("#explained") == ""
@@ -322,7 +322,7 @@ def test_on_a_phone_the_header_takes_two_lines_whatever_it_says(site: Site) -> N
     usual = site.browser.run("return document.querySelector('.bar').offsetHeight")
     site.browser.run("document.querySelector('#logout').hidden = false")
     for words in ("throttler crashed", "live, 12 faults"):
-        # The page writes it again each second.
+        # The page itself overwrites this text each second, so measure in the same script.
         measured = site.browser.run(
             "document.querySelector('#state-text').textContent = arguments[0];"
             "const bar = document.querySelector('.bar'), views = document.querySelector('.views');"
@@ -336,7 +336,7 @@ def test_the_focus_stays_while_the_table_is_renewed(site: Site) -> None:
     site.open("connections")
     site.browser.run(f"document.querySelector('#connections a[href=\"#connection/{TOKEN}\"]').focus()")
     asked = len(site.world.asked)
-    # It is asked for again when what came was shown: by the third time the table was renewed twice.
+    # The page asks again after it has shown the answer: at the third question it has renewed the table twice.
     site.browser.until(
         lambda: [each["query"] for each in site.world.asked[asked:]].count("connections") >= 3, "it is renewed twice"
     )
@@ -348,7 +348,7 @@ def test_any_number_of_tabs_is_served(site: Site) -> None:
     site.open("live")
     first = driver.current_window_handle
     try:
-        # A browser has six connections to one server.
+        # A browser opens at most six connections to one server.
         for _ in range(7):
             driver.switch_to.new_window("tab")
             site.open("connections")
@@ -358,10 +358,10 @@ def test_any_number_of_tabs_is_served(site: Site) -> None:
                 driver.switch_to.window(tab)
                 driver.close()
         driver.switch_to.window(first)
-    # That a window is driven does not say that it is the one that is seen.
+    # The window that the driver controls is not necessarily the visible one.
     driver.execute_cdp_cmd("Page.bringToFront", {})
     site.browser.until(lambda: site.browser.run("return !document.hidden"), "the first tab is seen")
-    # What happened meanwhile is there when the first is seen again.
+    # The first tab shows the event when it becomes visible again.
     site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped once more", token=TOKEN, rule="spare-ethernet")
     site.browser.until_text("#nearby", "capped once more")
     site.browser.until_text("#state-text", "live")
@@ -370,7 +370,7 @@ def test_any_number_of_tabs_is_served(site: Site) -> None:
 def test_an_event_that_comes_while_the_newest_are_asked_for_stays(site: Site) -> None:
     site.open("live")
     site.browser.until_text("#state-text", "live")
-    # The answer was given before the event, and comes after it.
+    # Hold an answer from before the event, and deliver it after the event.
     site.browser.run(
         "const real = window.fetch; window.fetch = async (...all) => { const answer = await real(...all);"
         "if (String(all[0]).includes('events')) await new Promise(go => { window.release = go; }); return answer; };"
@@ -380,7 +380,7 @@ def test_an_event_that_comes_while_the_newest_are_asked_for_stays(site: Site) ->
     site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped meanwhile", token=TOKEN, rule="spare-ethernet")
     site.browser.until_text("#nearby", "capped meanwhile")
     site.browser.run("window.release()")
-    # What is asked for next is answered after it.
+    # The answer to the next question comes after the held one.
     site.world.tell("applied", "10.77.1.2:40000 on path ethernet: capped later", token=TOKEN, rule="spare-ethernet")
     site.browser.until_text("#nearby", "capped later")
     assert "capped meanwhile" in site.browser.text("#nearby")
@@ -413,7 +413,7 @@ def test_a_throttler_that_is_down_or_hangs_is_named_and_comes_back(site: Site) -
     assert site.browser.find("#trouble").is_displayed()
     site.browser.until_text("#title-moment", "Last known")
     photograph(site, "trouble-desktop-light")
-    # A page that is opened now shows what was known last, and says so.
+    # A page that is opened now shows the last known state, and says so.
     for page in ("live", "policy", "connections", "health", "clients"):
         site.browser.open(f"{site.console.url}/#{page}")
         site.browser.until_text("#trouble", "a stop removes all caps")

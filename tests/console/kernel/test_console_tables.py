@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the pages of connections and rules say, and when, in a real Chromium beside a throttler that is not real."""
+"""Tests in real Chromium with a fake throttler for the pages of connections and rules, and when they are updated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER_BY_ITSELF = """\
 const real = window.setTimeout;
 window.setTimeout = (work, wait, ...more) => wait >= 1900 && wait <= 4000 ? 0 : real(work, wait, ...more);
 """
-"""The pages ask again after two and three seconds."""
+"""JavaScript that stops the pages' own questions, which come every two and three seconds."""
 
 
 @pytest.fixture(scope="module")

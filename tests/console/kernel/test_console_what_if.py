@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pages of the policy in force and of what another would do, in a real Chromium, with a made-up throttler."""
+"""Tests for the pages of the current policy and of what-if questions, in real Chromium with a fake throttler."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_policy_is_tried(site: Site) -> None:
 
 
 def test_what_changes_and_what_stays_capped_is_told_by_direction(site: Site) -> None:
-    """Defect: upload and download of a subflow looked alike, and what stays capped was not there."""
+    """Defect: the table did not distinguish upload and download, and subflows that stay capped were missing."""
     chromium = tried(site, "rules: []")
     chromium.until_text(RESULT, "2 subflows would be treated differently")
     found = chromium.text(RESULT)
@@ -63,9 +63,9 @@ def test_what_changes_and_what_stays_capped_is_told_by_direction(site: Site) -> 
 
 
 def test_a_dry_run_is_said_beside_the_numbers(site: Site) -> None:
-    """Defect: of the policy in force without its line on the dry run the page said that it would change nothing."""
+    """Defect: for the current policy without its dry-run line, the page said that nothing would change."""
     with dry_run(site[0]):
-        # Another text than before: the same question would have had its answer a moment ago.
+        # Use a new text, because the answer to the same question would come from a cache.
         chromium = tried(site, "rules: [] # no dry run")
         chromium.until_text(RESULT, "Capped subflows: 0 now (dry run), 6 with this policy.")
 
@@ -82,7 +82,7 @@ def test_a_policy_is_tried_from_the_one_in_force(site: Site) -> None:
     chromium.until(lambda: written() == TEXT, "the text of the policy in force")
     chromium.until_text(RESULT, "of /etc/mptcp-throttler/policy.yaml.")
     text.send_keys("# mine")
-    # What was written goes only where its writer agrees.
+    # The page replaces the user's text only after a confirmation.
     start.click()
     chromium.driver.switch_to.alert.dismiss()
     assert written() == f"{TEXT}# mine"
@@ -92,7 +92,7 @@ def test_a_policy_is_tried_from_the_one_in_force(site: Site) -> None:
 
 
 def test_paths_are_told_by_their_conditions(site: Site) -> None:
-    """Defect: the page named the paths of the policy, and not what makes a subflow belong to one."""
+    """Defect: the page named the policy's paths, but not the conditions for a subflow to belong to them."""
     _, running, chromium = site
     chromium.open(f"{running.url}/#policy")
     chromium.until_text("#path-words", "ethernet interface wan0; clients 10.77.1.0/24, fd77:1::/64")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A real Prometheus scrapes the metrics of a real throttler, Squid and kernel while downloads run under caps.
+"""Tests with a real Prometheus that scrapes throttler, Squid and kernel while downloads run under caps.
 
-Every expression of the dashboard and of the alerts has a value then. In the end things are made wrong, and the alerts'
-own expressions say so.
+Every expression of the dashboard and the alerts must then have a value. The last tests break things one by one, and the
+expression of the corresponding alert must become true.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.kernel
 
 PORT = 8610
 PLAIN_PORT = 3129
-"""Another one that the throttler watches, where nobody speaks Multipath TCP."""
+"""Another port that the throttler watches; its server speaks only plain TCP."""
 POLICY = """\
 version: 1
 paths:
@@ -68,7 +68,7 @@ while true; do
     sleep 0.2
 done
 """
-"""Connections that come and go: by GET, by CONNECT, and one that is left by its client."""
+"""Shell loop of short connections: one by GET, one by CONNECT, and one that the client aborts."""
 
 
 @dataclass
@@ -85,14 +85,14 @@ class Watched:
         return self.testbed["proxy"]
 
     def scrape(self) -> dict[str, float]:
-        """Return the samples without labels, as the server gives them now."""
+        """Return the current samples without labels, as the server exports them."""
         return {name: value for (name, labels), value in self.samples().items() if not labels}
 
     def samples(self) -> Samples:
         return samples(http_get(self.node, f"http://127.0.0.1:{PORT}/metrics").decode())
 
     def counted(self) -> dict[str, dict[str, float]]:
-        """Return Squid's counters of each of its processes."""
+        """Return the counters of each of Squid's processes."""
         found: dict[str, dict[str, float]] = {}
         for (name, labels), value in self.samples().items():
             if name.startswith("squid") and "process" in dict(labels):
@@ -130,7 +130,7 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
 
 def test_every_expression_has_a_value(watched: Watched) -> None:
     prometheus = watched.prometheus
-    # The last to have one: it takes a join that begins under a cap, two scrapes around it.
+    # The last expression to get a value needs a join that begins under a cap, with a scrape before and after it.
     shown = shown_expressions()
     compared_alerts = {name: compared(text) for name, text in alert_expressions().items()}
     wait_until(
@@ -157,7 +157,7 @@ def test_the_dashboards_variables_list_what_there_is(watched: Watched) -> None:
             for name, (selector, label) in variables().items()
         }
 
-    # Where this is the first test, nothing has been scraped yet.
+    # If this test runs first, nothing has been scraped yet.
     wait_until(lambda: all(listed_now().values()), "all variables have values", timeout=SECONDS)
     listed = listed_now()
     assert listed["instance"] == [f"127.0.0.1:{PORT}"]
@@ -174,7 +174,7 @@ def test_the_dashboards_variables_list_what_there_is(watched: Watched) -> None:
     ],
 )
 def test_what_is_chosen_in_the_dashboard_is_what_is_shown(watched: Watched, rules: list[str], paths: list[str]) -> None:
-    """Everything matches `.*`, what has no such label included: an expression has to be asked for something, too."""
+    """`.*` also matches series without the label, so each variable must be tested with a chosen value, too."""
     chosen = {"instance": [f"127.0.0.1:{PORT}"], "rule": rules, "path": paths}
     prometheus, expressions = watched.prometheus, shown_expressions(chosen)
     wait_until(lambda: not prometheus.unanswered(expressions), "every expression has a value", timeout=SECONDS)
@@ -209,17 +209,17 @@ def test_prometheus_evaluates_the_alerts_without_errors(watched: Watched) -> Non
 def test_the_caps_hold_and_the_metrics_say_so(watched: Watched) -> None:
     prometheus = watched.prometheus
     prometheus.wait_for('mptcp_throttler_caps_in_force{rule="spare-ethernet", path="ethernet", direction="down"} > 0')
-    # Payload under a cap of 5 Mbit/s: never above it by much, and not nothing.
+    # Payload rate under a cap of 5 Mbit/s: more than zero, and never far above the cap.
     rate = '8 * rate(mptcp_throttler_path_bytes_total{path="ethernet", direction="down"}[20s])'
     prometheus.wait_for(rate, lambda values: 1e6 < values[0] < 8e6 if values else False)
-    # Of a scrape that is late on a busy machine there is nothing.
+    # A late scrape on a busy machine leaves a gap without a value.
     ceil = '8 * mptcp_throttler_cap_ceil_bytes_per_second{rule="spare-ethernet"}'
     prometheus.wait_for(ceil, lambda values: values == [5e6])
     prometheus.wait_for("rate(squid_tunnels_total[20s]) > 0")
     prometheus.wait_for("mptcp_ext_mp_curr_estab > 0")
 
 
-# What is wrong, worse from test to test
+# The following tests break one more thing each.
 
 
 def test_a_budget_that_is_used_up_is_told(watched: Watched) -> None:
@@ -234,10 +234,10 @@ def test_joins_that_the_kernel_refuses_are_told(watched: Watched) -> None:
 
 
 def test_a_listener_that_serves_plain_tcp_is_told(watched: Watched) -> None:
-    """As where the preload library is not loaded: clients ask for Multipath TCP, and are answered in plain TCP."""
+    """Without the preload library the listener answers clients that ask for Multipath TCP in plain TCP."""
     plain = watched.node.popen(["/usr/bin/python3", "-m", "http.server", str(PLAIN_PORT)], name="plain")
     url = f"http://{watched.node.service_address()}:{PLAIN_PORT}/"
-    # They have to outnumber what the load has opened since it began.
+    # These connections must outnumber the ones that the load has opened since it began.
     many = 'for number in $(seq 3000); do curl -s -o /dev/null -m 5 "$1"; done'
     clients = watched.testbed["client"].popen(mptcp_command(["sh", "-c", many, "sh", url]), name="many")
     watched.prometheus.wait_for(alert_expressions()["MptcpListenerServesPlainTcp"])
@@ -280,14 +280,14 @@ def test_a_throttler_that_is_killed_is_told(watched: Watched) -> None:
 
 
 def test_a_worker_that_is_replaced_takes_no_counter_of_the_other_back(watched: Watched) -> None:
-    """Defect: of both there was one sum, which fell by what the one that ended had counted."""
+    """Defect: both workers had one summed counter, which fell by the count of a worker that ended."""
     (squid,) = (pid for pid in children(watched.proxy.process.pid) if b"--foreground" in command(pid))
     (second,) = (pid for pid in children(squid) if command(pid).startswith(b"(squid-2)\0"))
     requests = "squid_client_requests_total"
     counted: dict[str, dict[str, float]] = {}
 
     def second_has(judge: Callable[[float], bool]) -> bool:
-        """Say whether the second has counted what *judge* wants; a scrape of a busy machine may be without it."""
+        """Return whether *judge* accepts the second worker's count. A scrape of a busy machine may lack it."""
         counted.clear()
         counted.update(watched.counted())
         return counted.keys() == {"1", "2"} and judge(counted["2"][requests])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tokens, cookies and names."""
+"""Tests for tokens, cookies and host names."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_off_loopback_the_address_and_the_operators_names_are_allowed() -> None:
 
 @pytest.mark.parametrize("listening", ["0.0.0.0", "::"])
 def test_on_all_addresses_any_address_is_allowed_and_no_name_but_the_operators_and_localhost(listening: str) -> None:
-    """Defect: localhost was refused there, by which a tunnel of ssh is used."""
+    """Defect: the console refused localhost there, which an ssh tunnel uses."""
     names = Names(listening, ["proxy.lan"])
     for host in ("192.0.2.7", "[2001:db8::1]:8610", "127.0.0.1", "proxy.lan", "localhost:8610", "localhost"):
         assert names.include(host), host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Names for addresses, from the operator's file."""
+"""Tests for names of addresses from the operator's file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pages and what they ask for, with a throttler that is not real; who is let in, and what browsers are told."""
+"""Tests for the pages and their requests with a fake throttler: access control, and instructions to browsers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_two_names_get_nothing(site: Site) -> None:
 
 
 def asked(site: Site, path: str, headers: list[tuple[bytes, bytes]]) -> tuple[int, dict[bytes, bytes], bytes]:
-    """Return status, headers and body of what *path* is answered with, without a client between."""
+    """Return status, headers and body of the answer to *path*, calling the application directly without a client."""
     scope = {
         "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
         "headers": headers, "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 8610),
@@ -184,7 +184,7 @@ def test_a_browser_logs_in_by_a_form_and_out(guarded: Site) -> None:
         refused = client.post("/login", data={"token": "something else"})
         assert (refused.status_code, refused.headers["location"]) == (303, "/login?refused")
         assert "set-cookie" not in refused.headers
-        # As a browser sends a form of a page with Referrer-Policy: no-referrer, over plain HTTP.
+        # A browser sends this Origin for a form on a page with Referrer-Policy: no-referrer, over plain HTTP.
         accepted = client.post("/login", data={"token": TOKEN}, headers={"origin": "null"})
         assert (accepted.status_code, accepted.headers["location"]) == (303, "/")
         cookie = accepted.headers["set-cookie"].lower()
@@ -323,7 +323,7 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
     site.world.tell("applied", "a cap", token="4f037d87", rule="spare-ethernet")
     site.world.tell("closed", "closed", token="00000001")
     with site.client() as client:
-        # The watch asks when it starts, first for the summary, then for events.
+        # The watch asks at its start, first for the summary, then for events.
         taken = Wanted(kind="closed")
         client.portal.call(until, lambda: site.watch.happenings.newest(taken, 1)[0])  # type: ignore[union-attr]
         before = len(site.world.asked)
@@ -336,7 +336,7 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
         assert policy["policy"]["rules"] == ["spare-ethernet"]
         assert [each["name"] for each in policy["budgets"]] == ["month"]
         assert [each["name"] for each in policy["budget_totals"]] == ["month"]
-        # The watch itself asks meanwhile.
+        # The watch itself also asks meanwhile.
         assert all(each["query"] in ("summary", "events") and "token" not in each for each in site.world.asked[before:])
 
 
@@ -348,7 +348,7 @@ def test_each_budget_is_shown_however_many_accounts_of_another_are_fuller() -> N
 
 
 def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) -> None:
-    """Over ASGI itself: the client above reads an answer to its end, and this one has none."""
+    """The test calls the ASGI application directly: the test client would wait for the end of this endless answer."""
     sent: list[MutableMapping[str, Any]] = []
 
     async def watch() -> None:
@@ -390,7 +390,7 @@ def test_the_stream_is_one_of_events_and_ends_when_the_browser_goes(site: Site) 
 
 
 def test_who_asks_for_the_head_of_the_stream_takes_no_place(site: Site, client: TestClient) -> None:
-    """Defect: the answer had no end, and it counted as one who watches for as long as its connection was open."""
+    """Defect: the answer had no end, and counted as a viewer for as long as its connection was open."""
     assert client.head("/api/live").headers["content-type"].startswith("text/event-stream")
     assert site.watch.watchers == 0
 

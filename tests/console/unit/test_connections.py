@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Connections that ask nothing, or half a thing, are ended: after a while, and the oldest where there are many."""
+"""Tests for ending idle connections and incomplete requests: after a time, and the oldest if there are too many."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Timer:
 
 
 class Clock:
-    """What the connections take for the event loop: time passes when a test says so; tasks go to the real one."""
+    """Replacement for the event loop's clock: time passes when a test says so. Tasks go to the real event loop."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -137,7 +137,7 @@ def test_one_that_asks_nothing_is_ended() -> None:
 
 
 def test_one_that_asks_by_drops_is_ended() -> None:
-    """Neither the head nor a body that never comes to its end buys time."""
+    """Neither a slow header nor an unfinished body extends the time."""
 
     async def run() -> None:
         for request in (GET, POST + b"123"):
@@ -176,7 +176,7 @@ def test_one_that_asks_is_answered_however_long_that_takes() -> None:
 
 
 def test_after_an_answer_half_a_request_buys_no_more_time() -> None:
-    """Defect: what came after an answer stopped uvicorn's clock for idle connections, and nothing started another."""
+    """Defect: data after an answer stopped uvicorn's timer for idle connections, and no other timer was started."""
 
     async def run() -> None:
         house = House()
@@ -209,7 +209,7 @@ def test_an_answer_has_its_time_too_where_that_is_bounded() -> None:
 
 
 def test_a_connection_may_be_idle_for_longer_than_a_request_may_take() -> None:
-    """As one of a proxy, which keeps some for the next request of anybody."""
+    """An example is a proxy that keeps connections for the next request of any client."""
 
     async def run() -> None:
         house = House(request_seconds=20, with_answers=True, idle_seconds=75)
@@ -218,7 +218,7 @@ def test_a_connection_may_be_idle_for_longer_than_a_request_may_take() -> None:
             protocol.data_received(GET)
             await settle()
             assert wire.sent.endswith(b"ok")
-            protocol._unset_keepalive_if_required()  # uvicorn's own clock, of 5 s here
+            protocol._unset_keepalive_if_required()  # uvicorn's own timer, which is 5 s here
             house.clock.go_on(94.9)
             assert wire.is_open
         house.clock.go_on(0.2)

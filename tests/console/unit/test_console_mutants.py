@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the console's tests are worth: each mutant is a console with one part broken, and fails the named test."""
+"""Tests of the console's tests: each mutant breaks one part of the console, and the named test must fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True)
 class Mutant:
-    """What is broken, and the test that must notice it, with its parameters."""
+    """The change that breaks something, and the test, with its parameters, that must notice it."""
 
     break_it: Callable[[Patch], None]
     test: Callable[..., None]
@@ -49,13 +49,13 @@ class Mutant:
 
 
 def policy(old: str, new: str) -> Callable[[Patch], None]:
-    """Break the content security policy."""
+    """Change the content security policy."""
     assert old in protection.POLICY
     return lambda patch: patch.setitem(protection.HEADERS, CSP, protection.POLICY.replace(old, new))
 
 
 def always(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
-    """Have a function return *value*, whatever it is asked."""
+    """Let a function always return *value*."""
     return lambda patch: patch.setattr(owner, name, lambda *_, **__: value)
 
 
@@ -129,7 +129,7 @@ def tracks_without_end(patch: Patch) -> None:
 
 
 async def no_turn(self: Lane) -> None:
-    """Ask at once."""
+    """Ask at once, without waiting for a turn."""
 
 
 ROOT_PAGE = {"path": "/"}
@@ -155,7 +155,7 @@ MUTANTS = {
     "others may frame it": Mutant(
         policy("frame-ancestors 'none'; ", ""), app.test_browsers_are_told_what_not_to_do, ROOT_PAGE
     ),
-    # Names and other sites.
+    # Host names and requests from other sites.
     "every name is the console's": Mutant(
         always(Names, "include", True), app.test_a_name_that_is_not_ours_gets_nothing, API
     ),
@@ -164,7 +164,7 @@ MUTANTS = {
         app.test_another_sites_page_asks_nothing,
         {"headers": {"origin": "http://evil.example"}},
     ),
-    # The token.
+    # Access by token.
     "no token is needed": Mutant(
         always(protection.Protection, "_is_shown", True), app.test_with_a_token_nothing_is_said_without_it, API
     ),
@@ -201,14 +201,14 @@ MUTANTS = {
     "any number may watch": Mutant(
         set_to(watch, "MOST_WATCHERS", 1 << 40), seen.test_watchers_are_counted_and_bounded
     ),
-    # A cap is shown within a second.
+    # Showing a cap within a second.
     "the throttler is asked too rarely": Mutant(
         set_to(watch, "WATCHED_SECONDS", 1.5), seen.test_once_a_second_while_watched_however_many_and_every_five_else
     ),
     "who begins to look waits for the next round": Mutant(
         who_begins_waits, seen.test_whoever_begins_to_watch_waits_for_no_pause
     ),
-    # Aggregation.
+    # Aggregated answers instead of whole tables.
     "the whole table is asked for": Mutant(
         always(questions, "connections", {"query": "connections", "limit": 10_000}),
         app.test_a_part_of_the_table_is_asked_for,
@@ -226,7 +226,7 @@ MUTANTS = {
     "questions follow at once": Mutant(
         set_to(Lane, "_turn", no_turn), test_lane.test_many_browsers_with_different_questions_ask_once_a_second
     ),
-    # What-if.
+    # What-if questions.
     "another policy is tried": Mutant(
         always(questions, "what_if", {"query": "what_if", "policy": "rules: []"}),
         app.test_a_policy_is_tried_and_nothing_applied,
@@ -266,11 +266,11 @@ MUTANTS = {
         set_to(Happenings, "nearest", lambda self, wanted, time, limit: self.newest(wanted, limit)),
         test_happenings.test_those_nearest_to_a_time_come_in_their_order_and_that_there_are_more,
     ),
-    # What is wrong with a throttler that answers.
+    # Faults of a throttler that answers.
     "it is not said": Mutant(
         always(Health, "take", []), test_health.test_what_lasts_is_said_as_long_as_it_does
     ),
-    # Connections that ask nothing.
+    # Connections without a request.
     "they stay": Mutant(
         always(http_bounds.BoundedHttp, "_look", None), test_connections.test_one_that_asks_nothing_is_ended
     ),
@@ -282,7 +282,7 @@ MUTANTS = {
 
 
 async def soon(done: Callable[[], bool]) -> None:
-    """As the tests' own ``until``, by turns of the event loop in place of seconds."""
+    """Wait like the tests' own ``until``, but counted in turns of the event loop instead of seconds."""
     for _ in range(5000):
         if done():
             return
@@ -292,7 +292,7 @@ async def soon(done: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[str, Any]]]:
-    """Return what makes the fixtures that a test of another module wants."""
+    """Yield a function that makes the fixtures of a test of another module."""
     with ExitStack() as stack:
 
         def made(test: Callable[..., None]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The console as a service: what keeps nobody from serving, and what it takes up while it does."""
+"""Tests for the console as a service: errors that must not stop it, and changes that it notices while it runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mptcp_lab.testbed.services import wait_until
 def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: a NOTIFY_SOCKET from another service's environment ended it, "certificate None, key None" was said."""
+    """Defect: a NOTIFY_SOCKET inherited from another service ended it with the message "certificate None, key None"."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
     with console(tmp_path, tmp_path / "s", reserved_port()) as running:
         assert "mptcp-console: tell the service manager READY=1: No such file" in running.log.read_text()
 
 
 def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
-    """Defect: the files were read once, at the start; nothing said so until browsers refused the page."""
+    """Defect: the console read the files only at its start, unnoticed until browsers refused the page."""
     certificate, key = self_signed(tmp_path)
     (tmp_path / "new").mkdir()
     new_certificate, new_key = self_signed(tmp_path / "new")
@@ -50,7 +50,7 @@ def test_connections_without_a_request_are_bounded(tmp_path: Path) -> None:
         silent = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(MOST_WAITING + 1)
         ]
-        # The oldest is ended, and has nothing said to it.
+        # The console closes the oldest connection without sending anything.
         assert silent[0].recv(1) == b""
         silent[1].settimeout(0.2)
         with pytest.raises(TimeoutError):
@@ -65,7 +65,7 @@ def test_connections_without_a_request_are_bounded(tmp_path: Path) -> None:
 @pytest.mark.nightly(besides=("[[::]]",))
 @pytest.mark.parametrize("written", ["[::]", "[0:0::0]"])
 def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path, written: str) -> None:
-    """Defect: only IPv6 was listened on, although docs/console.md has [::] for every address."""
+    """Defect: the console listened only on IPv6, although docs/console.md gives [::] for every address."""
     token, port = tmp_path / "token", reserved_port()
     token.write_text("0123456789abcdef0123456789abcdef")
     token.chmod(0o600)
@@ -79,7 +79,7 @@ def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path, written: str) ->
 def test_check_warns_of_an_address_that_the_host_does_not_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
-    """It may come later; if it was mistyped nothing else would tell."""
+    """The address may come later. Without the warning a typo would go unnoticed."""
     monkeypatch.setattr(cli, "unreadable_by_unit", lambda *_: [])
     file, token = tmp_path / "console.yaml", tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef")
@@ -96,7 +96,7 @@ def test_check_warns_of_an_address_that_the_host_does_not_have(
 
 
 def test_it_listens_on_an_address_that_comes_later(tmp_path: Path) -> None:
-    """Defect: it could not start, and systemd gave it up for good after five attempts within seconds."""
+    """Defect: the console could not start, and systemd gave it up for good after five attempts within seconds."""
     token, port = tmp_path / "token", reserved_port()
     token.write_text("0123456789abcdef0123456789abcdef")
     token.chmod(0o600)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""console.yaml: what it may say, what the console refuses to start with, and that the shipped file is good."""
+"""Tests for console.yaml: its keys, the settings that the console refuses, and the shipped file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_off_loopback_it_is_open_to_nobody(tmp_path: Path, address: str) -> None
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "[::1]"])
 def test_on_loopback_it_needs_one_unless_the_operator_says_otherwise(tmp_path: Path, address: str) -> None:
-    """Defect: whoever had an account on the host saw what the status socket gives to its group alone."""
+    """Defect: any user of the host could see what the status socket shows only to its group."""
     listen = f'listen: "{address}:8610"\n'
     file = written(tmp_path, listen)
     assert problems(file) == (
@@ -99,7 +99,7 @@ def test_without_settings_it_needs_one_too(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_first_token_is_made_once_for_owner_and_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "console.yaml"
-    before = os.umask(0o077)  # the unit's
+    before = os.umask(0o077)  # the unit's umask
     try:
         assert main(["make-token", "--config", str(file)]) == DONE
     finally:
@@ -119,7 +119,7 @@ def test_the_first_token_is_made_once_for_owner_and_group(tmp_path: Path, capsys
 
 
 def test_what_a_killed_process_of_the_same_number_left_is_no_token(tmp_path: Path) -> None:
-    """Defect: it was taken for a token that had come meanwhile, and there was none."""
+    """Defect: a leftover of a killed process with the same PID was taken for a newly written token."""
     (tmp_path / f".token.{os.getpid()}").write_text("half a tok")
     assert make_first_token(written(tmp_path, "listen: 127.0.0.1:8610\n")) == tmp_path / "token"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["console.yaml", "token"]

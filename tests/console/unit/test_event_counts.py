@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How many events of each kind there were: for the whole hour, in the same room."""
+"""Tests for the number of events of each kind: over the whole hour, in constant memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mptcp_console.event_counts import MOST_KINDS, OTHERS, EventCounts
 from mptcp_console.history import COARSE_STEP, SPAN
 
 START = 1_795_000_000
-"""Begins a slot."""
+"""The start of a slot."""
 
 
 def test_they_are_counted_by_kind_and_time() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The fake throttler answers as the real one does: its answers meet the models that the real ones are held to."""
+"""Tests that the fake throttler's answers match the models that the real throttler's answers must match."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Events: kept for an hour, in bounded memory, and found by what they are about."""
+"""Tests for events: they are kept for an hour in bounded memory, and can be searched by what they are about."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_newest_stay_and_it_is_said_from_when_on_all_are_there() -> None:
 
 
 def test_how_many_there_were_is_known_when_they_themselves_have_gone() -> None:
-    """Defect: where events came fast, nothing at all was known of a time ten minutes ago."""
+    """Defect: if events came fast, nothing at all was known of a time ten minutes ago."""
     kept = Happenings(most=3)
     kept.missing_before(NOW - 100)
     for number in range(50):
@@ -45,7 +45,7 @@ def test_how_many_there_were_is_known_when_they_themselves_have_gone() -> None:
 
 
 def test_from_when_on_all_are_there_is_no_more_than_an_hour_ago_and_not_to_come() -> None:
-    """Defect: without any event, all were said to be there from the beginning."""
+    """Defect: without any event, the list of events was said to be complete from the beginning."""
     kept = Happenings()
     kept.missing_before(NOW - 2 * SPAN)
     kept.forget(NOW)
@@ -58,7 +58,7 @@ def test_from_when_on_all_are_there_is_no_more_than_an_hour_ago_and_not_to_come(
 
 
 def test_those_nearest_to_a_time_come_in_their_order_and_that_there_are_more() -> None:
-    """Defect: of more than were asked for around a time, those came that were last, not those that were nearest."""
+    """Defect: if more events than requested were around a time, the latest ones came instead of the nearest ones."""
     kept = Happenings()
     for number in range(100):
         kept.add(event(NOW + number, text=str(number)))
@@ -71,7 +71,7 @@ def test_those_nearest_to_a_time_come_in_their_order_and_that_there_are_more() -
 
 
 class Counting(float):
-    """A time that counts what is compared with it."""
+    """A time that counts how often it is compared with another one."""
 
     compared = 0
 
@@ -85,7 +85,7 @@ class Counting(float):
 
 
 def test_of_many_events_only_those_around_the_time_are_compared_with_it() -> None:
-    """Defect: a request computed the distances of all 40,000 events, for which the console answered nobody else."""
+    """Defect: a request computed the distances of all 40,000 events, and all other requests waited meanwhile."""
     kept = Happenings()
     for number in range(5000):
         kept.add(event(NOW + number))
@@ -106,7 +106,7 @@ def test_of_many_events_only_those_of_the_span_are_looked_at(monkeypatch: pytest
 
 
 def test_the_newest_are_looked_at_by_portions_until_they_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: each event was asked by a call of its own; where a condition held for none, 40,000 of them took 10 ms."""
+    """Defect: each event was checked by a call of its own. If none matched, 40,000 of them took 10 ms."""
     kept = Happenings()
     for number in range(3500):
         kept.add(event(NOW + number))
@@ -122,7 +122,7 @@ def test_the_newest_are_looked_at_by_portions_until_they_are_enough(monkeypatch:
 
 
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list of how many events are looked at, each time that some are."""
+    """Return a list that records how many events each search step looks at."""
     counts: list[int] = []
     real = Wanted.of
 
@@ -138,7 +138,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_nearest_are_those_of_all_that_are_there_whatever_the_clock_does(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clocks are set forwards and backwards, events give way, and some are forgotten."""
+    """The clock is set forward and back, old events are dropped, and some are forgotten."""
     monkeypatch.setattr(happenings, "_MOST_GONE", 5)
     chance = random.Random(seed)
     kept = Happenings(most=chance.randint(1, 40))

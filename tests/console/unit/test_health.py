@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is wrong with a throttler that answers is said, and nothing where all is well."""
+"""Tests for faults of a throttler that answers: they are reported, and nothing if all is well."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_where_all_is_well_nothing_is_said() -> None:
 
 
 def test_what_lasts_is_said_as_long_as_it_does() -> None:
-    """Defect: an interface that nobody captured on and a ledger that could not be written were on no page."""
+    """Defect: no page showed that an interface was not captured, or that the ledger could not be written."""
     health = Health()
     wrong: dict[str, Any] = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
     for second in (0, 600):

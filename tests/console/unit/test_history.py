@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Numbers against time: what is kept, how it thins out, and that it stays small."""
+"""Tests for values over time: what is kept, how it is thinned out, and that its size stays small."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START = 1_795_000_000
 
 
 def values(tracks: Tracks, step: int = 1, first: int = 0, last: int = 1 << 40) -> dict[object, dict[int, float]]:
-    """Return what is kept, by the second at which each value begins."""
+    """Return the kept values by the second at which each begins."""
     window = tracks.window(first, last, step)
     return {
         key: {window.first + index * step: value for index, value in enumerate(row) if value is not None}
@@ -84,7 +84,7 @@ def test_a_clock_that_was_set_back_before_all_that_is_kept_begins_anew(back: int
 @pytest.mark.parametrize("back", [1, 2, 9, 10, 11, 599, 600, 601, 1_999, SPAN])
 @pytest.mark.parametrize("step", [1, 10])
 def test_a_clock_that_was_set_back_takes_away_what_was_later(back: int, step: int) -> None:
-    """Defect: two seconds were enough to empty the whole hour."""
+    """Defect: setting the clock back by two seconds emptied the whole hour."""
     tracks, now = Tracks(), START + 2_000
     for second in range(START, now + 1):
         tracks.advance(second)

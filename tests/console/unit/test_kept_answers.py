@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the console answers from its own memory: the numbers and events of a time, and whether one more may look."""
+"""Tests for what the console answers from its own memory: numbers and events of a time, and free places for viewers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_of_a_time_the_nearest_events_come_with_how_many_there_were(site: Site) 
 
 
 def test_how_long_ago_is_asked_for_by_our_clock(site: Site) -> None:
-    """Defect: a browser whose clock was an hour fast was given no history."""
+    """Defect: a browser whose clock was an hour fast got no history."""
     with site.client() as client:
         client.portal.call(until, lambda: site.watch.tracks.now is not None)  # type: ignore[union-attr]
         site.now = site.world.clock()
@@ -57,7 +57,7 @@ def test_how_long_ago_is_asked_for_by_our_clock(site: Site) -> None:
 
 
 def test_who_is_refused_a_stream_is_told_that_there_is_no_room(site: Site, client: TestClient) -> None:
-    """Defect: the 65th page was told again and again that the console does not answer."""
+    """Defect: the 65th page said again and again that the console does not answer."""
     assert client.get("/api/viewers").json() == {"watching": 0, "most": MOST_WATCHERS}
     site.watch.watchers = MOST_WATCHERS
     try:

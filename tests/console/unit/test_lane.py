@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How often browsers' questions reach the throttler."""
+"""Tests for how often browsers' questions reach the throttler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_console.lane import BURST, FRESH, INTERVAL, LONGEST, MOST_ANSWERS, MO
 
 
 class Throttler:
-    """Answers at once, on a clock that moves when somebody sleeps."""
+    """A fake throttler that answers at once, with a clock that advances only by sleeping."""
 
     def __init__(self, takes: float = 0.0) -> None:
         self.now = 1000.0
@@ -86,7 +86,7 @@ def test_many_who_ask_together_share_an_answer_during_which_something_happens() 
         await asyncio.gather(*(lane.ask({"query": "a"}) for _ in range(10)))
 
     async def busy(request: Mapping[str, object]) -> dict[str, Any]:
-        await asyncio.sleep(0)  # all have asked
+        await asyncio.sleep(0)  # now all have asked
         throttler.now += 0.1
         happening[0]()
         return await throttler.ask(request)
@@ -139,7 +139,7 @@ def test_expensive_answers_are_asked_for_less_often(takes: float) -> None:
 
 
 def test_answers_that_do_not_come_are_waited_for_less_often() -> None:
-    """Defect: they counted for nothing, and who asked on had the throttler busy all the time."""
+    """Defect: missing answers did not count, so that repeated questions kept the throttler permanently busy."""
     throttler = Throttler()
     asked: list[float] = []
 

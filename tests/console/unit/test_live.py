@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What browsers are sent each second."""
+"""Tests for what the console sends to browsers each second."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_slow_browser_misses_moments_and_holds_nobody_up(site: Site) -> None:
 
 
 def test_a_slow_browser_is_told_of_events_that_came_while_it_took_a_moment(site: Site) -> None:
-    """Defect: it was sent what came after it had taken one moment, not what came after that moment was made."""
+    """Defect: a slow browser missed events between the creation of a moment and its delivery."""
 
     async def watch() -> list[dict[str, Any]]:
         stream = Live(site.watch, login=False).stream()
@@ -90,7 +90,7 @@ def test_a_moment_that_was_made_for_another_browser_leaves_what_came_since_for_t
         coming = asyncio.ensure_future(anext(fast))
         await site.look()
         await coming
-        # Told in the middle of the next look, whose moment there is not yet.
+        # The event comes during the next look, whose moment does not exist yet.
         site.watch.happenings.add({"time": site.now, "kind": "applied", "text": "a cap"})
         sent = [parsed(await anext(slow))]
         coming = asyncio.ensure_future(anext(slow))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The dashboard and the alerts of conf/: Prometheus' own checker, names that exist, and what the checks would catch."""
+"""Tests for the dashboard and alerts in conf/: Prometheus' own checker, existing names, and what the checks catch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def exported() -> set[str]:
 
 
 def strangers(text: str) -> set[str]:
-    """Return the metrics in *text* that nobody exports."""
+    """Return the metrics in *text* that nothing exports."""
     return set(METRIC.findall(text)) - exported()
 
 
@@ -46,7 +46,7 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_alerts_say_where_they_are_and_where_they_go() -> None:
-    """Defect: they named a directory that nothing makes, and docs/metrics.md another one."""
+    """Defect: the file named a directory that no package creates, and docs/metrics.md named another one."""
     root = ALERTS.parents[2]
     head = ALERTS.read_text().partition("groups:")[0]
     (rules,) = re.findall(r"rule_files: \[(.+?)\]", head)
@@ -111,7 +111,7 @@ def test_grafanas_own_types_have_all_of_the_dashboard() -> None:
 
 
 def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
-    """Return the dashboard with another value at *place* of a panel, names and numbers between dots."""
+    """Return the dashboard with another value at *place* of a panel: keys and indexes, separated by dots."""
     document = dashboard()
     found = document["panels"][panel]
     *way, last = (int(word) if word.isdigit() else word for word in place.split("."))
@@ -158,21 +158,23 @@ def test_every_expression_of_the_dashboard_is_of_the_chosen_instances() -> None:
 
 
 def test_of_squids_processes_rates_are_added_up_and_not_counters() -> None:
-    """A sum of counters falls where one process begins anew, and its rate is then that of all that the others have."""
+    """A sum of counters falls if one process restarts. Prometheus would then count all of the other processes again."""
     for expression in (*shown_expressions().values(), *alert_expressions().values()):
         for counter in re.finditer(r"squid_\w+_total", expression):
             assert expression[: counter.start()].endswith("sum without (process) (rate("), expression
 
 
 def test_every_range_of_the_dashboard_has_two_samples() -> None:
-    """Defect: the mark of a new policy was looked for in Grafana's interval, the distance of two points of the graph.
-    That is often no longer than the one of two scrapes: no change is within it, and there was no mark."""
+    """Defect: the annotation of a new policy used Grafana's interval, which is the distance of two points of the graph.
+
+    This is often no longer than a scrape interval, so that no change lay within it, and the annotation was missing.
+    """
     ranges = set(re.findall(r"\[[^][]*\](?=\))", " ".join(query["expr"] for query in queries())))
     assert ranges == {"[$__rate_interval]"}
 
 
 def queries() -> Iterator[dict[str, Any]]:
-    """Yield what asks Prometheus for numbers: panels' targets and annotations."""
+    """Yield everything that queries Prometheus: the targets of panels, and annotations."""
     for panel in panels():
         yield from panel["targets"]
     yield from dashboard()["annotations"]["list"]

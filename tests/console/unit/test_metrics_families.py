@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The metrics of throttler, Squid, its libraries and kernel, from answers of each: values, units, labels, how many."""
+"""Tests for the metrics of throttler, Squid, its libraries and kernel: values, units, labels, and number of samples."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def usual() -> Samples:
         ("mptcp_throttler_connections", {}, 3),
         ("mptcp_throttler_clients", {}, 2),
         ("mptcp_throttler_subflows", {}, 6),
-        # Two interfaces are one path.
+        # Two interfaces count as one path.
         ("mptcp_throttler_path_subflows", {"path": "wifi"}, 3),
         ("mptcp_throttler_path_bytes_total", {"path": "wifi", "direction": "down"}, 5300),
         ("mptcp_throttler_path_bytes_total", {"path": "wifi", "direction": "up"}, 100),
         ("mptcp_throttler_path_bytes_total", {"path": "-", "direction": "up"}, 8),
         ("mptcp_throttler_tunnels", {}, 1),
         ("mptcp_throttler_tunnel_bytes_total", {"tunnel": "home", "path": "1", "direction": "up"}, 5),
-        # One of the three is coming.
+        # One of the three caps is not yet in force.
         ("mptcp_throttler_caps_in_force", SPARE | {"direction": "down"}, 2),
         ("mptcp_throttler_caps_coming", SPARE | {"direction": "down"}, 1),
-        # Bits become bytes.
+        # Bits/s are converted to bytes/s.
         ("mptcp_throttler_cap_rate_bytes_per_second", SPARE | {"direction": "down"}, 625_000),
         ("mptcp_throttler_cap_ceil_bytes_per_second", SPARE | {"direction": "down"}, 750_000),
         ("mptcp_throttler_cap_lowest_ceil_bytes_per_second", SPARE | {"direction": "down"}, 687_500),
@@ -82,10 +82,10 @@ def usual() -> Samples:
             {"policy": "policy", "rule": "of-yesterday", "path": "-", "direction": "down"},
             55,
         ),
-        # More than are listed.
+        # The count includes classes beyond the listed ones.
         ("mptcp_throttler_classes", {"direction": "down"}, 300),
         ("mptcp_throttler_classes", {"direction": "up"}, 1),
-        # Of two clients the one that used most.
+        # The value is the one of the client that has used most.
         ("mptcp_throttler_budget_used_bytes", {"policy": "policy", "budget": "monthly"}, 600),
         ("mptcp_throttler_budget_left_bytes", {"policy": "policy", "budget": "monthly"}, 0),
         ("mptcp_throttler_budget_left_bytes", {"policy": "policy", "budget": "paid"}, 700),
@@ -128,7 +128,7 @@ def usual() -> Samples:
         ("squid_start_time_seconds", {}, 1795372304),
         ("squid_client_requests_total", ONE, 5),
         ("squid_client_errors_total", ONE, 1),
-        # KiB become bytes.
+        # KiB are converted to bytes.
         ("squid_client_sent_bytes_total", ONE, 1957 * 1024),
         ("squid_tunnels_total", ONE, 1),
         ("squid_cpu_seconds_total", ONE, 0.046178),
@@ -199,7 +199,7 @@ def test_the_libraries_of_proxy_and_relay_are_told_apart() -> None:
 
 
 def test_a_throttler_from_before_a_counter_has_its_other_metrics() -> None:
-    """Defect: one that was older than ``connections_refused`` had no metric at all, and Squid had none either."""
+    """Defect: with a throttler older than ``connections_refused`` all its metrics were missing, and Squid's, too."""
     summary = summary_answer()
     del summary["counters"]["tracker"]["connections_refused"]
     del summary["counters"]["observers"]["reopened"]
@@ -239,7 +239,7 @@ def test_each_process_of_squid_has_counters_of_its_own_and_all_have_one_gauge() 
     [
         (squid_page_texts()["refresh"], []),
         (by_kid(dict.fromkeys((2, 1, 11), squid_page_texts()["refresh"])), [1, 2, 11]),
-        # What stands in a part is no head of one.
+        # Only the first line of a part is its head, not text within it.
         (by_kid({3: "  by kid4 {\nby kid5 { 1\n"}), [3]),
         ("", []),
     ],
@@ -274,7 +274,7 @@ def test_the_kernels_names_in_snake_case(field: str, name: str) -> None:
     assert metric_name(field) == name
 
 
-# How many samples there are is the policy's matter, not the traffic's.
+# The number of samples depends on the policy, not on the traffic.
 
 NAMES = st.sampled_from(["ethernet", "wifi", "lte", None])
 CAPS = st.fixed_dictionaries(
@@ -321,7 +321,7 @@ def test_the_number_of_samples_is_bounded_by_the_policy(
     caps: list[dict[str, Any]], paths: list[dict[str, Any]], budgets: list[dict[str, Any]]
 ) -> None:
     summary = summary_answer() | {"rules": caps, "paths": paths, "budgets": budgets, "budget_totals": []}
-    found = samples(exposition(families(summary, None, None)))  # none comes twice
+    found = samples(exposition(families(summary, None, None)))  # this fails if a sample comes twice
     values = [value for _, labels in found for _, value in labels]
     assert not {each["client"] for each in budgets} & set(values)
     for prefix, most in (("cap", 9 * 3 * 4 * 2), ("path_", 3 * 4), ("budget", 4 * 2)):
@@ -329,7 +329,7 @@ def test_the_number_of_samples_is_bounded_by_the_policy(
 
 
 def test_a_budget_that_nobody_has_used_yet_has_its_metrics() -> None:
-    """Defect: one for each client was missing until a client had used some of it, and so was any alert about it."""
+    """Defect: a budget per client had no metric, and its alerts no value, until a client had used some of it."""
     summary = summary_answer()
     unused = {"name": "unused", "per": "client", "accounts": 0, "used_up": 0, "used": 0, "volume": 0}
     summary["budget_totals"].append(unused | {"first_volume": 4_000, "until": 1796000000.0})
@@ -341,7 +341,7 @@ def test_a_budget_that_nobody_has_used_yet_has_its_metrics() -> None:
         ("reset_time_seconds", 1796000000),
     ):
         assert found[labelled(f"mptcp_throttler_budget_{name}", policy="policy", budget="unused")] == value
-    # Of a used one the account that there is is shown.
+    # For a used budget the values come from the existing account.
     assert found[labelled("mptcp_throttler_budget_used_bytes", policy="policy", budget="monthly")] == 600
 
 
@@ -363,7 +363,7 @@ def test_caps_of_many_old_policies_are_left_out_before_those_in_force() -> None:
 
 
 def check_metrics(text: str) -> subprocess.CompletedProcess[str]:
-    """Have Prometheus' own checker judge names, types and help texts."""
+    """Let Prometheus' own checker judge names, types and help texts."""
     return subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""docs/metrics.md has every metric and every alert, as they are, and none that there is not."""
+"""Tests that docs/metrics.md lists every metric and every alert, up to date, and no others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where the console has its metrics: at /metrics itself, behind the same protection as its pages."""
+"""Tests that the console has its metrics at /metrics, protected like its pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 
 
 def test_who_shows_the_token_gets_them_without_being_sent_on(tmp_path: Path) -> None:
-    # Nobody listens there: throttler and Squid are down.
+    # Neither throttler nor Squid runs at these addresses.
     settings = Settings(status_socket=tmp_path / "status.sock", token=TOKEN, squid="http://127.0.0.1:1")
     ask = asker(settings.status_socket, patience=1.0)
     console = Console(Watch(ask, settings.status_socket), Lane(ask), settings)

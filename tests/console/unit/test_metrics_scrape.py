@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Scrapes of the metrics, with a throttler and a Squid that are programs of the test behind real sockets."""
+"""Tests for scrapes of the metrics, with fake throttler and Squid programs behind real sockets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMISED = (asgi.THROTTLER_SECONDS, asgi.SQUID_SECONDS)
 
 @dataclass
 class Site:
-    """A throttler and a Squid, and how often each was asked."""
+    """A fake throttler and a fake Squid that record how often each was asked."""
 
     directory: Path
     summary: dict[str, Any] = field(default_factory=summary_answer)
@@ -39,17 +39,17 @@ class Site:
     squid_hung: bool = False
     squid_status: str = "200 OK"
     kids: dict[int, int] = field(default_factory=dict)
-    """Requests that each of several processes of Squid has counted; empty: it has but one."""
+    """Request counters of Squid's processes by number; empty if Squid has only one process."""
     asked: list[Any] = field(default_factory=list)
     pages: list[str] = field(default_factory=list)
     now: float = 100.0
     came: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the throttler was asked."""
+    """Set when the throttler was asked."""
     held: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at the end, for those who hang."""
+    """Set at the end of the test, to release handlers that hang."""
     scraper: Scraper = field(init=False)
     port: int = 0
-    """Squid's."""
+    """Port of the fake Squid."""
 
     async def throttler(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.asked.append(json.loads(await reader.readline()))
@@ -69,14 +69,14 @@ class Site:
                 await self.held.wait()
             text = self.page(page)
             body, status = (text or "").encode(), self.squid_status if text is not None else "404 Not Found"
-            # As Squid does it: chunked.
+            # Squid sends its pages chunked.
             head = f"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n"
             writer.write(head.encode() + body + b"\r\n0\r\n\r\n")
             await writer.drain()
         writer.close()
 
     def page(self, wanted: str) -> str | None:
-        """Return what Squid 5.7 does; with several processes, what all of them have, or those that are asked for."""
+        """Return a page as Squid 5.7 has it: of all processes, or of the requested ones. None is Squid's 404."""
         name, _, query = wanted.partition("?")
         text = squid_page_texts()[name]
         if not self.kids:
@@ -130,7 +130,7 @@ async def site(directory: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture(autouse=True)
 def nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine the test itself would be."""
+    """Use long limits, because the test itself may be slow on a busy machine."""
     for name in ("THROTTLER_SECONDS", "SQUID_SECONDS"):
         monkeypatch.setattr(asgi, name, DEADLINE)
 
@@ -171,8 +171,10 @@ def requests_of(process: int) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def test_a_process_of_squid_that_begins_anew_takes_no_other_counter_back(tmp_path: Path) -> None:
-    """Defect: of several workers there was one sum, which fell by all that one had counted when another took its place.
-    Prometheus took that for a new beginning, and counted what the survivors had in months within one interval."""
+    """Defect: workers had one summed counter, which fell by the count of a worker that was replaced.
+
+    Prometheus took this for a restart, and added months of the other workers' counts within one interval.
+    """
 
     async def test(site: Site) -> None:
         site.kids = {1: 1_000_000, 2: 500}
@@ -195,7 +197,7 @@ def test_processes_of_squid_come_and_go(tmp_path: Path) -> None:
             site.pages.clear()
             found = await site.scrape()
             shown = {key: value for key, value in found.items() if key[0] == requests_of(1)[0]}
-            # A process that Squid has not is asked nothing: by its answer, 404, Squid would count an error of a client.
+            # Do not ask for a missing process: Squid would answer 404 and count a client error.
             assert shown == {requests_of(number): value for number, value in (site.kids or {1: 5}).items()}
             assert len(site.pages) == 2 + len(shown)
             site.now += 1
@@ -206,14 +208,16 @@ def test_processes_of_squid_come_and_go(tmp_path: Path) -> None:
 def test_squid_is_asked_no_longer_than_its_answer_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each page is there in time, all together are not: the thread must not go on while other scrapes come, and what
-    is there is shown."""
+    """Each page comes in time, but not all together. The thread must then stop, and use the pages that it has.
+
+    Otherwise it would still run when the next scrape begins.
+    """
     monkeypatch.setattr(cache_manager, "time", SimpleNamespace(monotonic=itertools.count(100).__next__))
 
     async def test(site: Site) -> None:
         site.kids = dict.fromkeys(range(1, 101), 1)
         pages = await asyncio.to_thread(read_pages, f"http://127.0.0.1:{site.port}", 60)
-        # The clock goes on by a second at each page.
+        # The fake clock advances by one second for each page.
         assert len(site.pages) == 59
         assert pages.counters.keys() == set(range(1, 58))
         with pytest.raises(TimeoutError):
@@ -322,7 +326,7 @@ def test_an_answer_that_cannot_be_understood_is_none(
 def test_what_cannot_be_read_of_a_throttlers_answer_takes_no_metric_from_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: the scrape failed as a whole, which said that the console is down, and nothing of Squid."""
+    """Defect: the whole scrape failed, as if the console were down, so that Squid's metrics were missing, too."""
 
     async def test(site: Site) -> None:
         whole = site.summary

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How the proxy is, for the page: Squid's figures, and that it does not answer."""
+"""Tests for the proxy's state on the page: Squid's figures, or that it does not answer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_squids_figures_of_all_processes_and_the_kernels(monkeypatch: pytest.Mon
 
 def test_a_squid_that_does_not_answer_is_said_to(tmp_path: Path) -> None:
     with socket.socket() as port:
-        port.bind(("127.0.0.1", 0))  # nobody listens
+        port.bind(("127.0.0.1", 0))  # the socket does not listen
         found = asked(Sources(Path("s"), f"http://127.0.0.1:{port.getsockname()[1]}", tmp_path / "none"))
     assert found["squid"]["problem"] == "Connection refused"
     assert found["mptcp"] is None

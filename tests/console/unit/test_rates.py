@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From summaries to rates and caps, as the graph has them."""
+"""Tests for computing the graph's rates and caps from summaries of the throttler."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def summary(world: World) -> dict[str, Any]:
 
 
 def seen(world: World, clock: Clock, *seconds: float) -> dict[str, Any]:
-    """Return the columns after summaries so many *seconds* apart, with 5 and 30 Mbit/s in between."""
+    """Return the columns after summaries at these intervals in *seconds*, with 5 and 30 Mbit/s in between."""
     tracks, meter = Tracks(), Meter()
     record(tracks, meter, summary(world))
     for pause in seconds:
@@ -84,11 +84,11 @@ def test_of_a_long_pause_nothing_is_said(world: World, clock: Clock) -> None:
 
 
 def test_a_path_that_a_reload_removed_is_gone_once_nothing_goes_over_it(world: World, clock: Clock) -> None:
-    """Defect: it was on the page, with 0 bit/s, for as long as the throttler ran."""
+    """Defect: the path stayed on the page with 0 bit/s for as long as the throttler ran."""
     tracks, meter, ethernet_in_use = Tracks(), Meter(), True
 
     def look(carried: int, *names: str) -> set[str | None]:
-        """Return the paths of a policy's overview, a second later."""
+        """Return the paths in the overview a second later, with the policy's paths *names*."""
         clock.now += 1
         world.carry(carried, 0)
         found = summary(world)
@@ -152,7 +152,7 @@ def test_interfaces_of_a_path_are_added_up(world: World, clock: Clock) -> None:
 
 
 def test_a_rate_is_that_between_two_counts_of_the_throttler_whenever_it_is_asked(world: World, clock: Clock) -> None:
-    """It counts every 1.1 s, and is asked once a second."""
+    """The throttler counts every 1.1 s, and is asked once a second."""
     tracks, meter = Tracks(), Meter()
     counts = [summary(world) | {"counted": START}]
     for number in range(1, 40):
@@ -178,7 +178,7 @@ def test_where_there_is_no_subflow_nothing_is_carried(world: World, clock: Clock
 
 
 def test_what_came_and_went_between_two_summaries_is_in_the_rate(world: World, clock: Clock) -> None:
-    """No subflow is ever there when the throttler is asked; it counts what sockets carried that closed."""
+    """No subflow is active when the throttler is asked, but it has counted the bytes of closed sockets."""
     meter, nobody = Meter(), {"subflows": {"active": 0, "pending": 0}}
     meter.take(summary(world) | nobody | {"counted": START})
     for second in range(1, 4):
@@ -208,7 +208,7 @@ def test_a_cap_is_there_while_it_caps_somebody(world: World, clock: Clock) -> No
 
 
 def test_what_a_cap_does_not_say_by_itself_is_kept_where_it_is_so(world: World, clock: Clock) -> None:
-    """Two classes, of different steps of a budget; then one for all."""
+    """First two classes for different steps of a budget, then one class for all."""
     tracks, meter = Tracks(), Meter()
     (rule,) = summary(world)["rules"]
     several = {"lowest_ceil": 1_000_000, "total_ceil": 6_000_000, "classes": 2, "shared_classes": 1, "share": "client"}

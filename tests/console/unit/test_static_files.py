@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What browsers are given: nothing from elsewhere, no script or style in a page, libraries as they were published."""
+"""Tests for static files: nothing from other sites, no inline script or style, and unmodified libraries."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_scripts_logic(file: Path) -> None:
         if fails_when_missing():
             pytest.fail(f"CI may not skip: {why}", pytrace=False)
         pytest.skip(f"NOT TESTED: {why}")
-    # Not "--test": it starts another node for the file.
+    # Without "--test", which would start another node process for the file.
     ran = subprocess.run(["node", str(file)], capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"^# pass [1-9]", ran.stdout, re.MULTILINE) or "pass" in ran.stdout, ran.stdout

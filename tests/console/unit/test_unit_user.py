@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What root, who checks the console's settings, is told of files that its unit cannot read."""
+"""Tests for the check of the console's settings by root: it names files that the unit cannot read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_console.cli import main
 
 GROUP = "nogroup"
-"""One that every host has, in place of the throttler's."""
+"""A group that every host has, in place of the throttler's."""
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Return a directory that others may enter. Each pytest that starts takes that of another one's tests from them."""
+    """Yield a directory that others may enter.
+
+    Do not use pytest's: another pytest that starts may close it to others.
+    """
     with tempfile.TemporaryDirectory(prefix="mptcp-console-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -31,11 +34,11 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def settings(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Settings with a token, a certificate and a key, all of which the unit can read."""
+    """Make settings with a token, a certificate and a key that the unit can read."""
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can find out what others can read")
     monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
-    # Whatever unit this host may have.
+    # Ignore the unit that this host may have.
     monkeypatch.setattr(unit_user, "groups_of_unit", lambda unit: [])
     token = directory / "token"
     token.write_text(TOKEN)
@@ -54,7 +57,7 @@ def test_what_the_unit_can_read_is_no_problem(settings: Path, capsys: pytest.Cap
 
 
 def test_a_file_may_be_named_from_where_the_command_is_run(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: it was looked for below /, and told to be unreadable."""
+    """Defect: the file was looked for below /, and reported as unreadable."""
     monkeypatch.chdir(settings.parent)
     assert main(["check", "--config", settings.name]) == DONE
     settings.chmod(0o600)
@@ -63,7 +66,7 @@ def test_a_file_may_be_named_from_where_the_command_is_run(settings: Path, monke
 
 @pytest.mark.parametrize("name", ["token", "certificate.pem", "key.pem", "console.yaml"])
 def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Defect: check passed, as root, and the unit failed."""
+    """Defect: the check by root passed, but the unit failed."""
     file = settings.parent / name
     file.chmod(0o600)
     assert main(["check", "--config", str(settings)]) == FAILED
@@ -89,7 +92,7 @@ def test_who_is_not_root_or_has_no_unit_gets_no_answer(settings: Path, monkeypat
 def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: check found no errors, and the service asked a terminal that it does not have."""
+    """Defect: check found no errors, but the service asked for the password at a terminal that it does not have."""
     key = settings.parent / "key.pem"
     key.write_bytes(encrypted(key))
     for name, expected in (("check", FAILED), ("run", CONFIGURATION)):

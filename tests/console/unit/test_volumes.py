@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bytes of today and of the month, by the policy's clock: over midnights, restarts, and from when on they count."""
+"""Tests for the bytes of today and of the month, by the policy's clock: over midnights and restarts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def told(found: dict[str, Any]) -> tuple[float, int, float, int]:
 def test_what_the_throttler_counted_before_the_console_began_counts_within_its_day_and_month() -> None:
     now, today, before = at(2026, 10, 14, 9), at(2026, 10, 14, 7), at(2026, 10, 3)
     assert told(Volumes().take(summary(now, today, 500))) == (today, 500, today, 500)
-    # Of what it counted since another day, nobody knows how much is of this one.
+    # Nobody knows how many of the bytes since another day belong to this one.
     assert told(Volumes().take(summary(now, before, 500))) == (now, 0, before, 500)
     assert told(Volumes().take(summary(now, at(2026, 9, 30), 500))) == (now, 0, now, 0)
 
@@ -85,7 +85,7 @@ def test_a_restart_of_the_console_goes_on(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_what_nobody_can_divide_among_days_is_of_none() -> None:
-    """Defect: a console that was down over midnight gave today the bytes of two days."""
+    """Defect: a console that was down over midnight assigned the bytes of two days to today."""
     volumes, started = Volumes(), at(2026, 10, 3)
     volumes.take(summary(at(2026, 10, 9, 12), started, 100))
     now = at(2026, 10, 11, 10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the console makes of a throttler that answers, is down, hangs, or says something else."""
+"""Tests for how the console treats a throttler that answers, is down, hangs, or sends invalid answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_where_events_never_end_they_are_asked_for_less_often_and_none_is_lost(s
 
 
 def test_few_events_come_with_the_answer_to_which_they_belong(site: Site) -> None:
-    """Defect: while something happened all the time, an event was told of 1.5 s later, and more."""
+    """Defect: while events came all the time, each was shown 1.5 s late or later."""
 
     async def looks() -> None:
         for number in range(20):
@@ -81,7 +81,7 @@ def test_who_keeps_answers_is_told_that_something_happened(site: Site) -> None:
         await site.look()
 
     run(looks())
-    # The second and the fourth summary brought nothing, and one question was for the event.
+    # The second and the fourth summary brought nothing new, and one question was for the event.
     assert told == [1, 3, 6]
 
 
@@ -154,7 +154,7 @@ def test_a_throttler_that_does_not_answer_is_named_and_comes_back(site: Site, na
         assert (site.watch.throttler.state, site.watch.throttler.since) == (name, START + 2)
         assert words in site.watch.throttler.text
         assert words in site.alive[-1]
-        # What was known last is kept, and said to be old.
+        # The last known summary is kept, and marked as old.
         assert site.watch.summary is not None
         assert not site.watch.is_current
         sent = moment(site.watch, 0)
@@ -199,7 +199,7 @@ def test_an_answer_that_is_none_is_said_and_breaks_nothing(site: Site, name: str
     ],
 )  # fmt: skip
 def test_events_that_are_none_are_left_out(site: Site, events: object) -> None:
-    """Defect: the console asked no more, and its page stood still."""
+    """Defect: the console stopped asking, and its page no longer changed."""
 
     async def ask(request: Mapping[str, object]) -> dict[str, Any]:
         answer = await site.ask(request)
@@ -214,7 +214,7 @@ def test_events_that_are_none_are_left_out(site: Site, events: object) -> None:
 
 @pytest.mark.parametrize("last", ["x", float("inf"), [5]])
 def test_a_number_of_the_last_event_that_is_none_is_said(site: Site, last: object) -> None:
-    """Defect: the console asked no more."""
+    """Defect: the console stopped asking."""
 
     async def looks() -> None:
         await site.look()
@@ -241,7 +241,7 @@ def test_after_a_restart_events_are_taken_from_the_beginning(site: Site) -> None
 
 
 def test_a_throttler_started_anew_that_is_not_understood_is_told_of_once(site: Site) -> None:
-    """Defect: each look said again that it was started anew, once a second, until nothing else was kept."""
+    """Defect: each look reported the restart again, once a second, until no other events were kept."""
 
     async def restart() -> None:
         await site.look()
@@ -262,7 +262,7 @@ def test_a_throttler_started_anew_that_is_not_understood_is_told_of_once(site: S
 
 
 def test_a_clock_that_is_set_back_while_many_events_come_keeps_none_from_the_page() -> None:
-    """Defect: none was asked for until the clock had come to where it was."""
+    """Defect: the console asked for no events until the clock had reached its old value."""
     site, passed = Site(), [0.0]
     site.watch = Watch(site.ask, SOCKET, clock=lambda: site.now, monotonic=lambda: passed[0])
 
@@ -281,7 +281,7 @@ def test_a_clock_that_is_set_back_while_many_events_come_keeps_none_from_the_pag
 
 
 def test_it_is_said_from_when_on_all_events_are_there(site: Site) -> None:
-    """Defect: a console that had just been started, and one that had missed some, said that all were there."""
+    """Defect: a console that had just started or had missed events said that it had all events."""
 
     async def looks() -> None:
         assert site.watch.happenings.since is None
@@ -292,7 +292,7 @@ def test_it_is_said_from_when_on_all_events_are_there(site: Site) -> None:
         site.world.tell("applied", "one")
         await site.look()
         assert kept.since == START - 500
-        # Two come and one has gone when they are asked for.
+        # Two events come, but one is already dropped when the console asks for them.
         site.world.tell("applied", "two")
         site.now += 5
         site.world.tell("applied", "three")

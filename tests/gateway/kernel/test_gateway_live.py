@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon on the real kernel: uplinks fall silent, come back, change, and living connections follow."""
+"""Tests for the gateway daemon on the real kernel: uplinks fail, return and change, and open connections adapt."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_STREAM, {socket.IPPROTO_MPTCP}) a
 UNIT = Path(__file__).parents[3] / "systemd/mptcp-gateway.service"
 (LEFT,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
 CAPABILITIES = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in LEFT.split())])
-"""Those that the unit leaves."""
+"""Capabilities that the unit leaves to the daemon."""
 
 
 class Home:
@@ -88,7 +88,7 @@ class Home:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Have a connection that begins now; nobody waits for it."""
+        """Yield while a new connection is being opened. The test does not wait for it."""
         with self.relay.entered():
             other = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
         with other:
@@ -97,13 +97,13 @@ class Home:
             yield
 
     def carrying(self) -> set[str]:
-        """Return the addresses from which there are established subflows."""
+        """Return the source addresses of the established subflows."""
         said = self.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
         return set(re.findall(r"(10\.94\.\d+\.\d+)(?:%\w+)?:\d+ +10\.94\.9\.9", said))
 
     @contextmanager
     def silent(self, *devices: str) -> Iterator[None]:
-        """Have nothing pass there, and nobody told."""
+        """Drop all packets on these devices, without any error to the sender."""
         there = f"devices = {{ {', '.join(devices)} }} priority 0; policy drop;"
         chains = "".join(
             f"add chain netdev silent {hook} {{ type filter hook {hook} {there} }};" for hook in ("ingress", "egress")
@@ -138,13 +138,13 @@ def default_route(number: int) -> list[str]:
 
 
 def test_a_silent_uplink_is_left_and_living_connections_get_it_back(home: Home) -> None:
-    """Defect: after an outage of some minutes they stayed on the other one, and new ones began on the dead one."""
+    """Defect: after a long outage old connections stayed on the other uplink, and new ones began on the dead one."""
     before = kernel_state(home.relay)
     with home.daemon() as daemon, home.connect() as living:
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both")
         assert home.begins_on() == "u0"
         with home.silent("u0"):
-            # A new connection is what shows it.
+            # Only a new connection reveals that the uplink is dead.
             with home.beginning():
                 wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
             wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the kernel is told")
@@ -160,7 +160,7 @@ def test_a_silent_uplink_is_left_and_living_connections_get_it_back(home: Home) 
 
 
 def test_an_outage_that_ends_during_a_trial(home: Home) -> None:
-    """Defect: the fourth SYN is one of plain TCP, and the uplink was taken for one that strips Multipath TCP."""
+    """Defect: the fourth SYN has no MPTCP option, and the daemon concluded that the uplink strips Multipath TCP."""
     with home.daemon() as daemon:
         with home.silent("u0"), home.beginning():
             wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
@@ -178,7 +178,7 @@ def test_an_outage_that_ends_during_a_trial(home: Home) -> None:
 
 def test_a_new_address_is_taken_up(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as living:
-        home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # its default route goes with it
+        home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # the kernel also removes its default route
         wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "it is gone")
         home.relay.run(["ip", "addr", "add", "10.94.1.7/24", "dev", "u1"])
         home.relay.run(default_route(1))
@@ -188,7 +188,7 @@ def test_a_new_address_is_taken_up(home: Home) -> None:
 
 
 def test_a_link_that_loses_its_carrier(home: Home) -> None:
-    """Its address and its default route stay where nobody takes them away."""
+    """The kernel keeps the address and the default route of such a link."""
     with home.daemon() as daemon, home.connect() as living:
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both")
         home.parent.run(["ip", "link", "set", "u0", "down"])
@@ -213,7 +213,7 @@ def test_a_successor_takes_over_what_a_killed_one_left(home: Home) -> None:
 
 
 def test_others_endpoints_and_routes_are_as_before(home: Home) -> None:
-    """Defect: endpoints of NetworkManager were deleted for good, and rules led all of the host's packets."""
+    """Defect: the daemon deleted NetworkManager's endpoints for good, and its rules applied to all packets."""
 
     def there() -> str:
         return home.relay.run(["ip", "mptcp", "endpoint"]).stdout
@@ -239,7 +239,7 @@ def test_others_endpoints_and_routes_are_as_before(home: Home) -> None:
 
 
 def test_a_parent_that_refuses_or_is_silent_kills_no_uplink(home: Home) -> None:
-    """Defect: all were dead, and connections that lived lost their subflows."""
+    """Defect: the daemon declared all uplinks dead, so that open connections lost their subflows."""
     start = "add table inet away; add chain inet away in { type filter hook input priority 0; };"
     rule = f"add rule inet away in tcp dport {PORT} tcp flags & (syn | ack) == syn"
     home.parent.run(["nft", f"{start} {rule} reject with tcp reset"])
@@ -260,7 +260,7 @@ def test_a_parent_that_refuses_or_is_silent_kills_no_uplink(home: Home) -> None:
 
 
 def test_a_path_mtu_that_nobody_tells_of(home: Home) -> None:
-    """Connections stand there, and stall with their first full packet."""
+    """Connections can be opened over this path, but stall at their first full-sized packet."""
     chain = "add chain netdev narrow in { type filter hook ingress device u0 priority 0; }"
     home.parent.run(["nft", f"add table netdev narrow; {chain}; add rule netdev narrow in meta length > 1300 drop"])
     try:
@@ -273,7 +273,7 @@ def test_a_path_mtu_that_nobody_tells_of(home: Home) -> None:
 
 
 def test_both_uplinks_have_the_same_network(home: Home) -> None:
-    """Two routers as they come out of their boxes."""
+    """Two unconfigured routers use the same network on both uplinks."""
     for number, host in ((0, 2), (1, 3)):
         home.relay.run(["ip", "addr", "add", f"192.168.1.{host}/24", "dev", f"u{number}"])
         home.relay.run(["ip", "addr", "del", f"10.94.{number}.1/24", "dev", f"u{number}"])
@@ -331,7 +331,7 @@ def test_an_uplink_that_flaps_costs_the_other_nothing(home: Home) -> None:
 
 
 def test_what_is_printed_is_what_is_done(home: Home) -> None:
-    """A daemon finds nothing to change where a person has entered what ``plan`` printed."""
+    """If a person has run the commands that ``plan`` printed, the daemon finds nothing to change."""
     home.settings.write_text(f"{home.settings.read_text()}lan: {{devices: [lan0]}}\n")
 
     def there() -> list[str]:

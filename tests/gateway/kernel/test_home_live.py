@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A home's devices without any setting: what they open goes to the forwarder, and a real Squid is its parent."""
+"""Tests for a home whose devices need no settings: a forwarder takes their connections to a real Squid as parent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
 
 
 def confined(unit: str) -> list[str]:
-    """Return the command that leaves a program the capabilities of a unit."""
+    """Return the command prefix that limits a program to the capabilities of a unit."""
     text = (REPOSITORY / "systemd" / f"{unit}.service").read_text()
     (names,) = re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE)
     left = ",".join(["-all", *(f"+{each.lower().removeprefix('cap_')}" for each in names.split())])
@@ -104,7 +104,7 @@ class Home:
         return self.relay.run([*command, "--forwarder", directory, "--prometheus"]).stdout.splitlines()
 
     def doctor(self, status: str) -> list[str]:
-        """Return the checks of the doctor whose finding is another than *status*."""
+        """Return the names of the doctor's checks whose status is not *status*."""
         command = home_of.command(self.relay, "doctor", self.settings)
         directory = str(self.relay.directory / home_of.DIRECTORY)
         said = self.relay.run([*command, "--forwarder", directory, "--json"], check=False)
@@ -121,7 +121,7 @@ class Home:
         return self.device.run(python_command(ASK_BANNER)).stdout.strip()
 
     def echo(self) -> str:
-        """Return from which address a packet to UDP 443 came, or the error."""
+        """Return the source address that a UDP packet to port 443 arrived from, or the name of the error."""
         return self.device.run(python_command(ASK_ECHO)).stdout.strip()
 
     def got(self) -> str:
@@ -129,7 +129,7 @@ class Home:
 
     @contextmanager
     def flow(self) -> Iterator[Callable[[], str]]:
-        """Yield what sends one packet more from one port, and returns from which address it came."""
+        """Yield a function that sends one more packet from the same port, and returns its source address on arrival."""
         with self.device.entered():
             talk = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with talk:
@@ -147,7 +147,7 @@ class Home:
 
     @contextmanager
     def refusing_parent(self) -> Iterator[None]:
-        """Have the parent's port refuse connections."""
+        """Let the parent's port refuse connections."""
         parent = self.testbed["proxy"]
         rule = "tcp dport 3128 tcp flags & (syn | ack) == syn reject with tcp reset"
         chain = "add chain inet away in { type filter hook input priority 0; }"
@@ -158,7 +158,7 @@ class Home:
             parent.run(["nft", "delete table inet away"])
 
     def get(self, url: str, *options: str) -> str:
-        """Return what curl says of a download: its status, the digest, and seconds."""
+        """Return what curl prints about a download: status, seconds to the first byte, and total seconds."""
         file = self.device.directory / "got"
         form = "%{http_code} %{time_starttransfer} %{time_total}"
         command = ["curl", "-sk", "-m", "60", "-o", str(file), "-w", form, *options, url]
@@ -192,7 +192,7 @@ def home(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
 
 
 def test_tcp_of_any_kind_takes_both_uplinks(home: Home) -> None:
-    # The kernel changes these with ip_forward.
+    # The kernel changes these two when ip_forward changes.
     home.relay.run(["sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.lan0.forwarding=1"])
     before = kernel_state(home.relay)
     with home.gateway(), home.forwarder() as forwarder:
@@ -234,7 +234,7 @@ def test_without_a_forwarder_or_a_parent_devices_go_on(home: Home) -> None:
 
 
 def test_a_gateway_that_was_killed_and_is_none_any_more(home: Home) -> None:
-    """Defect: its firewall stayed for good."""
+    """Defect: the firewall rules of a killed gateway stayed for good, although the host was no gateway any more."""
     with home.gateway() as process:
         process.kill()
     assert "mptcp_gateway" in home.relay.run(["nft", "list", "tables"]).stdout
@@ -275,7 +275,7 @@ def test_what_is_not_tcp_goes_by_a_tunnel_while_it_is_up(home: Home) -> None:
     for node, host in ((relay, 1), (origin, 2)):
         node.run(["ip", "addr", "add", f"10.95.0.{host}/24", "dev", "vpn0"])
         node.run(["ip", "link", "set", "vpn0", "up"])
-    # A VPN's interface has no neighbours to ask for.
+    # A VPN's interface has no neighbours that could be resolved.
     link = json.loads(origin.run(["ip", "-j", "link", "show", "vpn0"]).stdout)[0]
     relay.run(["ip", "neigh", "replace", SITE, "lladdr", link["address"], "dev", "vpn0"])
     with home.gateway(", quic: pass, tunnel: vpn0"), home.flow() as flow:
@@ -311,7 +311,7 @@ def test_behind_two_routers_devices_are_on_the_network_of_an_uplink(home: Home) 
 
 
 def test_udp_leaves_a_dead_uplink(home: Home) -> None:
-    """Defect: the kernel went on to translate a flow of long life to the dead uplink's address."""
+    """Defect: for a long-lived flow the kernel kept translating to the dead uplink's address."""
     with home.gateway(", quic: pass"), home.forwarder() as forwarder, home.flow() as flow:
         wait_until(lambda: flow() == home.relay.address("eth0"), "by the first")
         with silent(home.testbed["core"], "eth0"):

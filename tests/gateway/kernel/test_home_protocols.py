@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What people do behind a gateway, by the real programs: each protocol goes through the forwarder."""
+"""Tests with real programs for what people do behind a gateway: each protocol passes through the forwarder."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ git -c user.name=x -c user.email=x@example.net commit -qm first && git clone -q 
 
 
 def _serve_packages(origin: LiveNode, htdocs: Path) -> None:
-    """A repository of one package, which apt(8) takes without a signature."""
+    """Serve a repository of one package, which apt(8) accepts without a signature."""
     (htdocs / "apt").mkdir()
     size = (htdocs / "small.bin").stat().st_size
     digest = hashlib.sha256((htdocs / "small.bin").read_bytes()).hexdigest()
@@ -183,7 +183,7 @@ def by_apt(site: Site) -> bool:
 
 
 def by_segments(site: Site) -> bool:
-    """A video: one connection, a request after the other."""
+    """Download a video: one connection with several requests."""
     urls = [f"https://{SITE}/segment{number}" for number in range(8)]
     into = [word for _ in urls for word in ("-o", "/dev/null")]
     form = "%{num_connects} %{size_download}\\n"

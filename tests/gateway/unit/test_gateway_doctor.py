@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What ``mptcp-gateway doctor`` makes of what the daemons and the kernel say."""
+"""Tests for ``mptcp-gateway doctor`` with given answers of daemons and kernel."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_interface_of_the_home(tmp_path: Path) -> None:
     ],
 )
 def test_a_parent(answer: bytes | None, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that takes its time tries to get there, and so does not refuse."""
+    """A parent that takes its time is trying to connect, so it does not refuse."""
     monkeypatch.setattr(doctor, "_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         ended = threading.Event()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bytes between two sockets, and the requests that the forwarder writes."""
+"""Tests for forwarding bytes between two sockets, and for the requests that the forwarder writes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_another_parent_is_asked_where_one_does_not_serve(tmp_path: Path) -> Non
 
 
 def test_without_a_home_the_unit_has_not_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """systemd calls a unit of Type=notify that ends before it is ready failed, and starts it again."""
+    """If a unit of Type=notify ends before it is ready, systemd calls it failed and restarts it."""
     settings = tmp_path / "gateway.yaml"
     settings.write_text("uplinks: {dsl: eth0, lte: wwan0}\nparents: [proxy.example.net:3128]\n")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which ways are alive, as trials say."""
+"""Tests for which ways are alive, according to the outcomes of trials."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def two(now: float = 0.0) -> HealthWatch:
 
 @given(st.lists(st.sampled_from([PLAIN, DEAD]), min_size=1))
 def test_dead_after_so_many_failures_and_else_what_the_last_answer_said(outcomes: list[Outcome]) -> None:
-    """Of a way that was never good."""
+    """The way has never been good before."""
     watch, now, expected, failures = HealthWatch(), 0.0, Verdict.UNTRIED, 0
     watch.follow({DSL: ACCESS}, now)
     for outcome in outcomes:
-        now = max(now + 61, watch.ways[DSL].due)  # seldom enough not to be damped
+        now = max(now + 61, watch.ways[DSL].due)  # rarely enough to avoid damping
         assert list(watch.due(now, BOTH)) == [DSL]
         assert list(watch.due(now + 100, BOTH)) == [], "one trial at a time"
         before = expected
@@ -65,7 +65,7 @@ def test_dead_after_so_many_failures_and_else_what_the_last_answer_said(outcomes
 
 @given(st.lists(st.tuples(st.sampled_from([DSL, LTE]), st.sampled_from([DEAD, REFUSED])), max_size=30))
 def test_a_parent_that_does_not_serve_kills_no_uplink(outcomes: list[tuple[Way, Outcome]]) -> None:
-    """Defect: all endpoints went, one after the other."""
+    """Defect: all endpoints were removed, one after the other."""
     watch, now = two(), 0.0
     for way, outcome in outcomes:
         now = max(now, watch.ways[way].due)
@@ -104,7 +104,7 @@ def test_a_silent_uplink_is_dead_soon_after_another_has_answered() -> None:
 
 
 def test_a_parent_that_is_back_answers_first_by_one_uplink() -> None:
-    """The other one, which had no answer while the parent was away, is tried again before it is dead."""
+    """The other uplink, which also got no answer while the parent was away, is tried again before it counts as dead."""
     watch, back = two(), 48.0
     for way in (DSL, LTE):
         watch.ways[way].due, watch.ways[way].failures = 40, 1
@@ -160,7 +160,7 @@ def test_an_uplink_that_changes_often_has_to_answer_several_times() -> None:
 
 
 def test_another_life_is_another_way() -> None:
-    """Also with the same address: a flap."""
+    """Even with the same address, a link that was down meanwhile counts as a new way."""
     watch = two()
     watch.ways[DSL].due = 1
     list(watch.due(1, BOTH))

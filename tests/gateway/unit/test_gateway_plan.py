@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the kernel is to have for any uplinks in any state."""
+"""Tests for the plan of rules, routes and endpoints, for any uplinks in any state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_holds_for_all(state: dict[Way, tuple[bool, Verdict]]) -> None:
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
     wanted = planned(ORDER, found, verdicts, PARENTS)
     for way, each in found.items():
-        # What leaves from its address leaves by its own device, unless it is for a local network.
+        # Packets from this address leave by its own device, unless their destination is a local network.
         for source in (each.address, *each.others):
             local, own = sorted((rule for rule in wanted.rules if rule.source == source), key=lambda it: it.priority)
             assert (local.table, local.local, local.to) == (MAIN, True, None)
@@ -48,7 +48,7 @@ def test_what_holds_for_all(state: dict[Way, tuple[bool, Verdict]]) -> None:
         chosen = best(ORDER, verdicts, version)
         assert (chosen is None) is (not of_version), "while there is a way, there is one to begin on"
         defaults = [each for each in wanted.routes if (each.table, each.version) == (BEST_TABLE, version)]
-        # Nothing but what goes to a parent is led there.
+        # Only packets to a parent use this table.
         to = {rule.to for rule in wanted.rules if rule.table == BEST_TABLE and rule.version == version}
         assert to == ({each for each in PARENTS if each.version == version} if of_version else set())
         if chosen is None:
@@ -69,7 +69,7 @@ def test_what_holds_for_all(state: dict[Way, tuple[bool, Verdict]]) -> None:
 
 @given(states, st.sampled_from([None, 77]))
 def test_a_home_leaves_by_what_lives(state: dict[Way, tuple[bool, Verdict]], tunnel: int | None) -> None:
-    """Any packet of a home finds a table while there is a way, and none that belongs to a dead one."""
+    """As long as a way lives, each packet of the home finds a table, and never one of a dead way."""
     found = {way: access(way, alone) for way, (alone, _) in state.items()}
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
     wanted = planned(ORDER, found, verdicts, PARENTS, Lan(("br0",), tunnel="wg0"), (tunnel, {4}) if tunnel else None)
@@ -78,7 +78,7 @@ def test_a_home_leaves_by_what_lives(state: dict[Way, tuple[bool, Verdict]], tun
     for version in (4, 6):
 
         def leaves(mark: int, version: int = version) -> int | None:
-            """Return by which device goes what has this mark, by rules and routes as the kernel takes them."""
+            """Return the device by which packets with this mark leave, by the kernel's order of rules and routes."""
             rules = [each for each in wanted.rules if each.version == version and each.source is None and not each.to]
             for rule in sorted(rules, key=lambda it: it.priority):
                 if (rule.mark and rule.mark != mark) or rule.local:

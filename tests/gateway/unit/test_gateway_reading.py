@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is made of the kernel's and name servers' answers."""
+"""Tests for reading the answers of the kernel and of name servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST, SECOND = ip_address("10.0.0.2"), ip_address("10.1.0.2")
 
 
 class Message(dict[str, Any]):
-    """Of rtnetlink."""
+    """A message of rtnetlink."""
 
     def get_attr(self, name: str) -> Any:
         return self.get(name)
@@ -77,7 +77,7 @@ def test_which_address_of_ipv6(current: str | None, expected: str) -> None:
     found = access_of(link(), socket.AF_INET6, SIX, [default(socket.AF_INET6, RTA_GATEWAY="fe80::1")], before)
     assert found is not None
     assert found.address == ip_address(expected)
-    # What is deprecated still sends; what is tentative does not.
+    # Deprecated addresses can still send, tentative ones cannot.
     every = {ip_address(each["IFA_ADDRESS"]) for each in SIX[:5]}
     assert {found.address, *found.others} == every
     only = access_of(link(), socket.AF_INET6, SIX[:1], [default(socket.AF_INET6)], None)
@@ -105,7 +105,7 @@ def test_which_address_of_ipv6(current: str | None, expected: str) -> None:
     ],
 )
 def test_ways_to_the_internet(found: Message, routes: list[Message], gateway: str | None) -> None:
-    """One by several hops, and a device that leads to one other host, are such."""
+    """A route with several next hops, and a device that leads to one other host, count as ways to the Internet."""
     access = access_of(found, socket.AF_INET, [address("10.0.0.2", length=24)], routes, None)
     assert (access is None) is (gateway is None)
     if access is not None:
@@ -137,7 +137,7 @@ def in_proc(of: Address, port: int) -> str:
 def test_which_connections_tell_of_an_outage(
     to: Address, port: int, timer: int, expected: set[Address], tmp_path: Path
 ) -> None:
-    """Those to a parent, and no trial's."""
+    """Only connections to a parent count, and not those of the daemon's own trials."""
     table = tmp_path / "tcp"
     line = f"   0: {in_proc(FIRST, port)} {in_proc(to, 3128)} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
     table.write_text("  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt\n" + line)
@@ -186,7 +186,7 @@ def test_a_kernel_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_trial_that_raises_is_an_outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Defect: its way was never tried again."""
+    """Defect: after an exception the way was never tried again."""
 
     def tried(*_: object, **__: object) -> Outcome:
         raise ValueError("embedded null byte")
@@ -200,7 +200,7 @@ def test_a_trial_that_raises_is_an_outcome(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_outcomes_are_taken_though_the_kernel_tells_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: one error stopped all that came after it; and each is said once."""
+    """Defect: one error prevented everything after it. Each error is now reported once."""
     daemon = Daemon(Settings({"a": "eth0", "b": "eth1"}, (("192.0.2.1", 80),), "x"), tmp_path)
     turns: list[float] = []
 
@@ -223,7 +223,7 @@ def test_outcomes_are_taken_though_the_kernel_tells_nothing(
 
 
 class Endpoints:
-    """A kernel's, with room for *most*."""
+    """A fake kernel's MPTCP endpoints, with room for *most*."""
 
     def __init__(self, there: dict[Address, Found], most: int = 8) -> None:
         self.there, self.most, self.numbers = there, most, 100
@@ -272,7 +272,7 @@ def test_endpoints_of_others(kernel: Endpoints, tmp_path: Path) -> None:
     assert both == at_first | {SECOND: ("eth1", ("subflow",))}
     assert before.have_endpoints(wanted[1:], {FIRST, SECOND}) == []
     assert FIRST not in kernel.there
-    successor = Before(notes)  # after a crash
+    successor = Before(notes)  # this one starts after a crash
     assert successor.have_endpoints(wanted, {FIRST, SECOND}) == []
     assert kernel.said == both, "as it was"
     assert successor.have_endpoints([], {FIRST, SECOND}) == []
@@ -282,7 +282,7 @@ def test_endpoints_of_others(kernel: Endpoints, tmp_path: Path) -> None:
 
 
 def test_one_endpoint_that_is_refused_stops_no_other(kernel: Endpoints, tmp_path: Path) -> None:
-    """One is deleted before another is added, too: the kernel may have room for no more."""
+    """One endpoint is deleted before another is added, because the kernel may have no room for more."""
     kernel.most = 1
     before = Before(tmp_path / "before.json")
     wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
@@ -305,10 +305,10 @@ def test_a_strict_rp_filter_of_a_device_that_comes_later(monkeypatch: pytest.Mon
     before = Before(tmp_path / "before.json")
     assert before.loosen([("eth0", 2), ("eth1", 3)]) == []
     assert [file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["2", "0", "1"]
-    file("eth0").write_text("1")  # by its operator
+    file("eth0").write_text("1")  # changed by the operator
     before.loosen([("eth0", 2), ("usb0", 9)])
     assert [file(device).read_text() for device in ("eth0", "usb0")] == ["1", "2"]
-    file("usb0").write_text("1")  # plugged in again
+    file("usb0").write_text("1")  # the device was plugged in again
     before.loosen([("usb0", 10)])
     assert file("usb0").read_text() == "2"
     monkeypatch.setattr(before_module, "endpoints", dict)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Nothing is left of a testbed whose build failed or whose run was killed, and what cannot be removed is named."""
+"""Tests that a failed build or a killed run leaves nothing, and that cleanup names what cannot be removed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_a_killed_run_left_is_found_and_removed() -> None:
 
 
 def stick(namespace: str) -> None:
-    """Have the next deletion of *namespace* fail: ip-netns(8) takes one mount away, and finds another below it."""
+    """Make the next deletion of *namespace* fail: ip-netns(8) removes one mount and finds another one below it."""
     target = str(ownership.NAMESPACES / namespace)
     subprocess.run(["mount", "--bind", target, target], check=True)
 

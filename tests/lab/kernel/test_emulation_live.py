@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Emulated paths in the kernel: they do what was asked, by whatever means, and a failure of theirs is never silent.
+"""Tests for emulated paths in the kernel: each emulator does what was asked, and never fails silently.
 
-Figures are judged by ``mptcp-bench run emulation``; the bounds here are as loose as a busy machine needs.
+``mptcp-bench run emulation`` judges the figures; the bounds here are loose enough for a busy machine.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Emulated = Callable[..., Testbed]
 MBIT = 1_000_000
 CORE_FAMILIES = [(socket.AF_INET, "10.77.9.2"), (socket.AF_INET6, "fd77:9::2")]
 PATIENCE = 300.0
-"""Seconds for what a slow machine has to try more than once."""
+"""Seconds for something that a slow machine has to try more than once."""
 IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14
-"""linux/in.h"""
+"""Socket options of linux/in.h."""
 
 
 @pytest.fixture(params=["netem", "user space"])
 def emulated(request: pytest.FixtureRequest, require: Require) -> Iterator[Emulated]:
-    """Build a testbed of paths, by each kind of emulation that this kernel can have."""
+    """Return a function that builds a testbed of emulated paths, with each emulator that this kernel supports."""
     require("root", "namespaces", "veth", "tbf", "ethtool")
     kind: Kind = request.param
     if kind == "netem" and (reason := missing("netem")) is not None:
-        # Not a failure in CI either: the emulator in user space is there for kernels without it.
+        # This is not a failure in CI either: the user-space emulator exists for kernels without netem.
         pytest.skip(f"NOT TESTED, emulation by netem: {reason}")
     if kind == "user space":
         require("nfqueue", "gcc")
@@ -63,7 +63,7 @@ def user_space(require: Require) -> None:
 
 @contextmanager
 def void(said: str) -> Iterator[None]:
-    """Expect the run to be declared void, in words that match *said*, by itself at its end."""
+    """Expect that the testbed declares the run void when it ends, with a message that matches *said*."""
     with pytest.raises(EmulationError, match=said):
         yield
 
@@ -79,7 +79,7 @@ def listener(node: LiveNode, family: int, address: str) -> Iterator[tuple[Any, .
 
 
 def connect_time(testbed: Testbed, family: int, source: str, target: tuple[Any, ...]) -> float:
-    """Return milliseconds."""
+    """Return the milliseconds that a connect() takes."""
     with testbed["client"].entered():
         client = socket.socket(family, socket.SOCK_STREAM)
     with client:
@@ -103,9 +103,10 @@ def test_each_path_has_its_own_delay_in_both_families(emulated: Emulated) -> Non
 
 
 def fastest(testbed: Testbed, family: int, source: str, target: tuple[Any, ...], wanted: float) -> float:
-    """Return the milliseconds of the fastest of three attempts; of up to thirty, until one takes no more than *wanted*.
+    """Return the milliseconds of the fastest of at least three and at most thirty attempts.
 
-    What a busy machine adds to an attempt is not the path's, and nothing makes one faster than its path.
+    Attempts beyond three stop when one takes no more than *wanted*. A busy machine can only make an attempt slower than
+    its path, never faster.
     """
     times: list[float] = []
     while len(times) < 3 or (min(times) > wanted and len(times) < 30):
@@ -175,7 +176,7 @@ def test_the_mtu_of_each_direction_holds(emulated: Emulated) -> None:
 
 
 def path_mtu(node: LiveNode, source: str, target: str) -> int:
-    """Return what the node's kernel has learnt after a datagram of 1500 bytes that must not be fragmented."""
+    """Return the path MTU that the node's kernel has learnt from a datagram of 1500 bytes that it must not fragment."""
     with node.entered():
         channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with channel:
@@ -184,7 +185,7 @@ def path_mtu(node: LiveNode, source: str, target: str) -> int:
         channel.connect((target, 9))
 
         def answered() -> bool:
-            """Refused: it was delivered, and nobody listens. Too long: the answer of the hop is here."""
+            """Return whether an error came: ECONNREFUSED if the datagram arrived, EMSGSIZE if a hop refused it."""
             try:
                 channel.send(bytes(1472))
             except OSError as error:
@@ -199,7 +200,10 @@ def path_mtu(node: LiveNode, source: str, target: str) -> int:
 
 @pytest.mark.nightly
 def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emulated) -> None:
-    """Answers that wait on it when it goes down are lost for good; what is sent while it is down is never answered."""
+    """Packets queued on the link when it goes down are lost for good.
+
+    Requests sent while it is down are never answered.
+    """
     slow, count = 8.0, 20
     testbed = emulated(EmulatedPath("a"), EmulatedPath("b", down=Direction(delay=round(slow * 1e6))))
     hop, client, core = testbed["hop2"], testbed["client"], testbed["core"]
@@ -209,24 +213,24 @@ def test_a_link_that_goes_down_takes_its_packets_and_nothing_else(emulated: Emul
         return Ping(client, path_b.client, path_b.core).run(count, 0.001, linger)
 
     def given_up() -> bool:
-        """Whether nothing waits for an address any more: such packets were never on the link, and would go later."""
+        """Return whether no packet waits for neighbour resolution, after which it would be sent late."""
         return "INCOMPLETE" not in client.run(["ip", "neighbour"]).stdout
 
     def heard() -> int:
         return core.mib()["IcmpInEchos"]
 
     def goes_again() -> bool:
-        """Whether a request comes through: the kernel sends on a link a moment after it is up (linkwatch)."""
+        """Return whether a request arrives: the kernel uses a link only a moment after it is up (linkwatch)."""
         ping(1, 0.05)
         return heard() > before
 
     answered = 0
-    ping(1, slow + 1)  # what resolves addresses would wait as long
+    ping(1, slow + 1)  # Neighbour resolution would take as long, so do it first.
 
     def lost_answers() -> bool:
-        """Take the link down while answers wait on it; return whether it was before the first of them was due.
+        """Take the link down while answers wait on it. Return whether this happened before the first answer was due.
 
-        On a machine that is too slow for that it is not.
+        A machine that is too slow returns False.
         """
         nonlocal answered
         began, answered, asked = time.monotonic(), client.mib()["IcmpInEchoReps"], heard()
@@ -287,11 +291,11 @@ def test_packets_for_which_there_is_no_room_void_the_run(user_space: None) -> No
                 send(testbed[node], *ends, 70_000)
                 return testbed.emulation.counts()["p"][direction].dropped > 0
 
-            # On a slow machine the first leave before the last have come.
+            # On a slow machine the first packets leave before the last ones arrive.
             wait_until(overflows, f"there is no room {direction}", timeout=PATIENCE)
         with void("path p, down: .* dropped and not asked to be.*; path p, up: .* dropped and not asked to be"):
             testbed.check_emulation()
-        # What was void is reported once: the next run is judged by itself, and so is the end.
+        # A void run is reported once: the next run is judged by itself, and so is the end.
         testbed.check_emulation()
 
 
@@ -306,7 +310,10 @@ def test_an_emulator_that_is_stopped_for_a_while_voids_the_run_in_which_it_was(
         ping.run(1, 0.01)
 
         def stopped_with_many() -> bool:
-            """Stop it; whether it has many in its hands: only what it has received can be late by its own account."""
+            """Stop the emulator.
+
+            Return whether it holds many packets: it counts only packets that it has received as late.
+            """
             emulator.signal(signal.SIGCONT)
             send(testbed["client"], path_ends.client, path_ends.core, 500)
             wait_until(lambda: in_hands(testbed) > 0, "it has received packets")
@@ -314,9 +321,9 @@ def test_an_emulator_that_is_stopped_for_a_while_voids_the_run_in_which_it_was(
             wait_until(lambda: stopped(emulator.pid), "it is stopped")
             return in_hands(testbed) > 2 * userspace.LATE_FEW
 
-        # On a slow machine it takes more than one try.
+        # A slow machine may need more than one try.
         wait_until(stopped_with_many, "it is stopped with many packets in its hands", timeout=PATIENCE)
-        # More than the delay: all that it holds is late then.
+        # This pause is longer than the delay, so that all packets that the emulator holds are late.
         time.sleep(0.5)
         emulator.signal(signal.SIGCONT)
         assert ping.run(1, 0.01)
@@ -327,18 +334,18 @@ def test_an_emulator_that_is_stopped_for_a_while_voids_the_run_in_which_it_was(
 
 
 def send(node: LiveNode, source: str, target: str, count: int) -> None:
-    """Send *count* datagrams to a port of *target* that is closed."""
+    """Send *count* datagrams to a closed port of *target*."""
     with node.entered():
         channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with channel:
-        # A connected socket would get an error for the closed port.
+        # A connected socket would receive an error for the closed port.
         channel.bind((source, 0))
         for _ in range(count):
             channel.sendto(b"x", (target, 9))
 
 
 def in_hands(testbed: Testbed) -> int:
-    """Return how many packets the emulator has received and not sent."""
+    """Return how many packets the emulator has received but not yet sent."""
     counts = testbed.emulation.counts()["p"]["up"]
     return counts.seen - counts.lost - counts.passed
 
@@ -372,7 +379,7 @@ def test_the_emulator_is_clean_under_the_sanitizers(user_space: None, monkeypatc
                 time.sleep(0.1)
             wait_until(lambda: len(path_ends.arrivals("up", 50)) > 0, "the link carries again")
             assert 1_000 < len(path_ends.arrivals("up", 5_000)) < 5_000
-        # Not checked for lateness: a sanitized emulator is slow.
+        # Lateness is not checked, because a sanitized emulator is slow.
         assert all(count.dropped == 0 for count in testbed.emulation.counts()["p"].values())
         emulator = testbed.emulation.processes["p"]
         assert emulator.stop(60) == 0, emulator.output()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The hosts of a testbed: programs, mounts, sysctls and locks are their own, and what is changed is undone."""
+"""Tests for the hosts of a testbed: programs, mounts, sysctls and locks are private, and changes are undone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_cubic_is_selected_inside_and_the_host_is_as_before(
     names = ("tcp_allowed_congestion_control", "tcp_congestion_control")
 
     def as_they_are() -> list[str]:
-        # Another run may have one more allowed for a moment, under this lock.
+        # Another run may have allowed one more for a moment, while it holds this lock.
         with ownership.registry():
             return [(host / name).read_text() for name in names]
 
@@ -65,7 +65,7 @@ def test_scoped_changes_are_undone(testbed: Testbed) -> None:
     client = testbed["client"]
 
     def state() -> str:
-        # What the kernel adds for an IPv6 address comes when it is done with duplicate address detection, on or off.
+        # The kernel's own routes for an IPv6 address appear only after duplicate address detection.
         routes = "ip -4 route show table all; ip -6 route show table all | grep -v 'proto kernel'"
         return client.run(["sh", "-c", f"sysctl net.mptcp.enabled; {routes}"]).stdout
 
@@ -75,12 +75,15 @@ def test_scoped_changes_are_undone(testbed: Testbed) -> None:
         assert state() != before
     with client.link_down("wlan0"):
         assert "dev wlan0" not in client.run(["ip", "-4", "route"]).stdout
-    # Whether the other end is up, which a route shows, is found out a moment later.
+    # The kernel notices a moment later that the other end is up, which the routes show.
     wait_until(lambda: state() == before, "all is as it was")
 
 
 def test_iptables_waits_for_no_other_suite(testbed: Testbed, require: Require) -> None:
-    """While another one holds its lock iptables(8) waits or fails; it is one for the machine, unless told otherwise."""
+    """While another process holds the lock, iptables(8) waits or fails.
+
+    By default one lock serves the whole machine.
+    """
     require("iptables-legacy")
     command = ["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", "-j", "ACCEPT"]
     lock = Path(os.environ["XTABLES_LOCKFILE"])

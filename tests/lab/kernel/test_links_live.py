@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The links of a testbed: traffic takes the declared paths, fills them, and is never above their rates."""
+"""Tests for the links of a testbed: traffic uses the declared paths, fills them, and never exceeds their rates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @contextmanager
 def mptcp_server(testbed: Testbed, payload: bytes) -> Iterator[int]:
-    """Send *payload* to whoever connects to the proxy node by MPTCP; yield the port."""
+    """Send *payload* to each client that connects to the proxy node by MPTCP; yield the port."""
     with testbed["proxy"].entered():
         listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -36,7 +36,7 @@ def mptcp_server(testbed: Testbed, payload: bytes) -> Iterator[int]:
 
 
 def receive(testbed: Testbed, address: str, port: int) -> tuple[str, float]:
-    """Read all from *address* with an MPTCP socket on the client; return SHA-256 and seconds."""
+    """Read all data from *address* with an MPTCP socket on the client. Return its SHA-256 and the seconds."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with testbed["client"].entered():
         client = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
@@ -57,7 +57,7 @@ def test_mptcp_uses_both_links_and_neither_beyond_its_rate(testbed: Testbed, fam
         digest, seconds = receive(testbed, testbed["proxy"].address("wan0", family), port)
     assert digest == hashlib.sha256(payload).hexdigest()
     received = {d: c.received * 8 for d, c in testbed["client"].counters().items()}
-    # How full the links get is for the experiments to measure: a busy machine fills them less.
+    # The experiments measure how full the links get; a busy machine fills them less.
     assert min(received["eth0"], received["wlan0"]) > 8 * MIB
     assert received["eth0"] / seconds <= 1.03 * 100e6
     assert received["wlan0"] / seconds <= 1.03 * 30e6
@@ -106,7 +106,7 @@ def test_upload_is_shaped_too(testbed: Testbed, require: Require) -> None:
     seconds = time.monotonic() - started
     listener.close()
     assert received == 2 * MIB
-    # Without its headers, and over slow start too: never above the link.
+    # Even without headers, and during slow start, the rate never exceeds the link.
     assert received * 8 / seconds <= 1.05 * 30e6
 
 

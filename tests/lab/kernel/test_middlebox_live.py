@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Middleboxes on a path of the testbed: packets really pass them, with delay beside them or without."""
+"""Tests for middleboxes on a path of the testbed: packets really pass them, with and without an emulated delay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.kernel
 
 
 def exchanged(testbed: Testbed, data: bytes) -> tuple[bytes, str, float]:
-    """Send *data* from the client to the proxy and back over plain TCP; return it, the client's address and the RTT."""
+    """Send *data* from the client to the proxy and back by plain TCP. Return it, the client's address and the RTT."""
     with testbed["proxy"].entered():
         listener = socket.create_server((testbed["proxy"].address("wan0"), 7000))
     with listener, testbed["client"].entered():
@@ -45,7 +45,7 @@ def test_plain_tcp_passes_whole(make_testbed: Callable[..., Testbed], require: A
     testbed = make_testbed(
         paths([EmulatedPath("ethernet", delayed, Direction(50_000_000, 10_000), middlebox=behaviour)])
     )
-    data = bytes(range(256)) * 160  # less than the buffers hold: nobody reads while it is sent
+    data = bytes(range(256)) * 160  # less than the buffers hold, because nobody reads while it is sent
     received, address, rtt = exchanged(testbed, data)
     assert received == data
     assert (address == "10.77.1.77") is (behaviour == "nat")

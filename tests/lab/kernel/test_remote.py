@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Client, proxy and origin reached by ssh alone: an experiment's download, and that nothing of it stays behind.
+"""Tests for a lab whose client, proxy and origin are reached only by ssh: a download, and that nothing is left behind.
 
-The hosts are namespaces with an sshd each (``ssh_hosts``); the driver works from another namespace, from which it can
-reach them, but neither their files nor their kernel.
+The hosts are namespaces with an sshd each (``ssh_hosts``). The driver runs in another namespace, from which it can
+reach them, but not their files or kernel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def hosts(make_module_testbed: Callable[..., Testbed], require: Any) -> SshHosts
 
 @pytest.fixture(autouse=True)
 def nothing_stays(hosts: SshHosts) -> Iterator[None]:
-    """Whatever a test does to the hosts, they are afterwards as they were."""
+    """Check after each test that the hosts are as they were, whatever the test did to them."""
     yield
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
@@ -53,7 +53,7 @@ def nothing_stays(hosts: SshHosts) -> Iterator[None]:
 
 @pytest.fixture
 def origin_host(hosts: SshHosts) -> Iterator[SshHost]:
-    """The origin, by itself."""
+    """Yield the origin, connected by itself."""
     with ExitStack() as stack:
         stack.enter_context(hosts.core.entered())
         part = read_inventory(hosts.inventory()).origin
@@ -81,7 +81,7 @@ def test_a_throttled_download_over_both_paths_by_ssh_alone(hosts: SshHosts) -> N
         assert not lab.emulated
         assert [path.device for path in lab.paths] == ["eth0", "wlan0"]
         assert lab.proxy_devices == ("wan0",)
-        # The driver has no other way to the hosts.
+        # The driver cannot access the hosts' files.
         assert not lab.client.directory.exists()
         origin = start_origin(lab.origin, {"file": SIZE}, ports=(80,))
         proxy = start_proxy(lab.proxy)
@@ -96,10 +96,10 @@ def test_a_throttled_download_over_both_paths_by_ssh_alone(hosts: SshHosts) -> N
             assert (seen.protocol.requested, seen.protocol.fallbacks, seen.protocol.joins >= 1) == (1, 0, True)
             first, last = seen.samples[0].octets, seen.samples[-1].octets
             received = {name: last[name] - first[name] for name in ("ethernet", "wifi")}
-            # Uncapped, Ethernet with its 100 Mbit/s would have the greater share.
+            # Without a cap, Ethernet with its 100 Mbit/s would carry more.
             return received["wifi"] > received["ethernet"] > 0
 
-        # Of a client that nobody knows, a second subflow that comes late finds the cap given up for that download.
+        # The throttler caps an unknown client only after the join; if the join is late, the download may end uncapped.
         assert any(ethernet_is_spared() for _ in range(3))
         wait_until(lambda: [entry["rate"] for entry in throttler.status()["classes"]] == [CAP], "the class of the cap")
         assert lab.client.mib()["MPTcpExtMPJoinSynAckRx"] >= 1
@@ -117,7 +117,7 @@ def test_a_host_over_ssh_is_what_a_namespace_is(origin_host: SshHost) -> None:
         host.run(["no-such-program"])
     with pytest.raises(TestbedError, match=r"sleep 60: no end after 0\.2 s"):
         host.run(["sleep", "60"], timeout=0.2)
-    # Quotes, spaces and shell characters are arguments like all others.
+    # Quotes, spaces and shell characters reach the program unchanged.
     assert host.run(["printf", "%s|", "a b", "'", "$HOME;", "\\", "*"]).stdout == "a b|'|$HOME;|\\|*|"
     assert host.address("eth0") == "10.77.9.2"
     assert host.service_address(6) == "fd77:9::2"
@@ -152,7 +152,7 @@ def test_programs_are_watched_signalled_and_ended(origin_host: SshHost) -> None:
     stubborn = origin_host.popen(["sh", "-c", 'trap "" TERM; echo on; while :; do sleep 0.05; done'])
     wait_until(lambda: "on" in stubborn.output(), "the program starts", process=stubborn)
     assert stubborn.stop(grace=0.1) == -signal.SIGKILL
-    # Hosts here share their processes with each other, and with other suites that run.
+    # The hosts share their process table with each other and with other test suites.
     first, second = (f"{seconds}.{secrets.randbelow(10**9):09}" for seconds in (1000, 1001))
     parent = origin_host.popen(["sh", "-c", f"sleep {first} & sleep {second}; true"])
     below = ["pgrep", "-f", f"^sleep ({first}|{second})$"]
@@ -212,7 +212,7 @@ def driver(hosts: SshHosts) -> Any:
 @pytest.mark.nightly
 def test_a_killed_driver_leaves_nothing(hosts: SshHosts) -> None:
     driver(hosts).kill()
-    # The fixture sees to the rest: programs, directories, kernel.
+    # The fixture checks programs, directories and kernel.
 
 
 @pytest.mark.nightly
@@ -226,7 +226,7 @@ def test_an_interrupted_driver_leaves_nothing(hosts: SshHosts) -> None:
 @pytest.mark.nightly
 def test_cleanup_takes_back_what_even_the_agent_could_not(hosts: SshHosts) -> None:
     process = driver(hosts)
-    # Or it would see the first agent die, and leave the other hosts in order.
+    # Otherwise the driver would notice that the first agent died, and clean up the other hosts.
     process.signal(signal.SIGSTOP)
     for part in PARTS:
         for pid, line in hosts.processes_by_id(part).items():
@@ -266,7 +266,7 @@ def test_a_change_that_cannot_be_undone_is_named_until_it_is(hosts: SshHosts) ->
     wait_until(lambda: "ready" in process.output(), "the changes are made", process=process)
     process.kill()
     wait_until(lambda: not hosts.processes("origin"), "its agent has ended")
-    # All but the one change is undone, and nothing but the journal is left of the run's files.
+    # All changes except that one are undone, and only the journal of the run's files is left.
     (changed,) = hosts.changes()["origin"]
     assert "from 192.0.2.1 lookup 99" in changed
     (directory,) = hosts.directories("origin")
@@ -308,7 +308,7 @@ def test_two_runs_do_not_share_hosts(hosts: SshHosts) -> None:
 
 
 KILL_SESSION = ["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")']
-"""The parent of the agent, which is the command's, is the session's sshd."""
+"""Kill the session's sshd, which is the parent of the agent, which is the parent of this command."""
 
 
 def test_a_lost_connection_is_one_line_and_the_host_undoes_it_all(hosts: SshHosts) -> None:
@@ -325,7 +325,7 @@ def lose(host: SshHost) -> None:
 
 
 def test_a_connection_that_is_lost_unnoticed_is_said_at_the_end(hosts: SshHosts) -> None:
-    """Defect: where nothing was asked of the host afterwards, nobody learned that it may not be as it was."""
+    """Defect: if the driver sent no further request, it did not report that the host may have been left changed."""
     with hosts.core.entered():
         part = read_inventory(hosts.inventory()).origin
         lost = r"^origin: root@10\.77\.9\.2: the connection was lost, and nothing says that all was undone there"
@@ -340,7 +340,7 @@ def lose_unnoticed(host: SshHost) -> None:
 
 
 def refusal(hosts: SshHosts, **changes: Any) -> list[str]:
-    """Return the lines with which a lab is refused."""
+    """Return the lines of the error with which the lab refuses the inventory."""
     inventory = read_inventory(hosts.inventory("refused.yaml", **changes))
     with hosts.core.entered(), pytest.raises(TestbedError) as refused, remote_lab(inventory):
         pytest.fail("there is a mistake")
@@ -382,7 +382,7 @@ def test_a_refused_key_is_one_line(hosts: SshHosts) -> None:
 )
 def test_a_host_that_cannot_be_reached_is_one_line(hosts: SshHosts, change: dict[str, Any], line: str) -> None:
     if "options" in change:
-        # A neighbour that does not exist answers with nothing until the kernel gives up asking for its address.
+        # For a neighbour that does not exist, connect fails only when the kernel gives up resolving its address.
         change = {"proxy__ssh": change["proxy__ssh"], "proxy__options": {"ConnectTimeout": "1"}}
     (said,) = refusal(hosts, **change)
     assert said.endswith(line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""bench/rpi/multipath: what it sets up, and that ``down`` restores exactly what was there, whatever happened before."""
+"""Tests for bench/rpi/multipath: its set-up, and that ``down`` always restores exactly the previous state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ exit $code
 
 
 class Client:
-    """The client of a testbed as a Raspberry Pi comes, and the script on it."""
+    """The client of a testbed, set up like a Raspberry Pi, with the script."""
 
     def __init__(self, testbed: Testbed) -> None:
         self.testbed = testbed
@@ -133,7 +133,10 @@ def test_a_second_up_follows_new_addresses_and_keeps_the_first_notes(client: Cli
 
 
 def test_what_others_set_stays_and_comes_back(client: Client) -> None:
-    """Endpoints such as NetworkManager makes are used as they are; one of another kind comes back with its id."""
+    """Existing endpoints like NetworkManager's are used unchanged.
+
+    An endpoint of another kind is restored with its id.
+    """
     for endpoint in ("10.77.1.2 dev eth0 id 5 subflow fullmesh", "10.77.2.2 dev wlan0 id 9 signal"):
         client.node.run(["ip", "mptcp", "endpoint", "add", *endpoint.split()])
     client.node.run(["ip", "rule", "add", "from", "192.0.2.0/24", "lookup", "7101", "priority", "7101"])
@@ -147,7 +150,10 @@ def test_what_others_set_stays_and_comes_back(client: Client) -> None:
 
 
 def test_a_kernel_whose_multipath_tcp_has_no_ipv6_uses_ipv4(client: Client) -> None:
-    """As Raspberry Pi OS builds it, without CONFIG_MPTCP_IPV6; here the program ip says what that kernel would."""
+    """Raspberry Pi OS builds its kernel without CONFIG_MPTCP_IPV6.
+
+    A wrapper of ip(8) prints that kernel's error here.
+    """
     program = client.testbed.directory / "bin" / "ip"
     program.parent.mkdir()
     refusal = 'case "$*" in "mptcp endpoint add "*:*) echo "Error: address family not supported." >&2; exit 2 ;; esac'
@@ -166,7 +172,7 @@ def test_a_kernel_whose_multipath_tcp_has_no_ipv6_uses_ipv4(client: Client) -> N
 
 @pytest.mark.nightly
 def test_killed_at_any_moment_down_restores_all(client: Client) -> None:
-    """At each of its changes by ip(8): in turn before it, when it is noted already, and after it."""
+    """The script is killed at each of its changes by ip(8), in turn before it, when it is noted, or after it."""
     bin_directory = client.testbed.directory / "bin"
     bin_directory.mkdir()
     count, reached = bin_directory / "count", bin_directory / "reached"
@@ -189,7 +195,7 @@ def test_killed_at_any_moment_down_restores_all(client: Client) -> None:
         up = client.node.popen(argv(number, moment), name="up")
         wait_until(reached.exists, f"change {number} is reached", process=up)
         up.kill_tree()
-        # Sysctls come first: something is changed at every one of these moments.
+        # The script sets sysctls first, so something has changed at each of these moments.
         assert client.dump() != client.before
         client.multipath("down")
         client.until_as(client.before, f"{moment} change {number}")
@@ -238,7 +244,7 @@ def test_a_failing_up_takes_back_what_it_did(client: Client) -> None:
         client.node.run(["ip", "address", "add", f"10.99.0.{number}/32", "dev", "lo"])
         client.node.run(["ip", "mptcp", "endpoint", "add", f"10.99.0.{number}", "id", str(number)])
     before = client.dump()
-    # All endpoints that the kernel can have are taken: MPTCP_PM_ADDR_MAX.
+    # All endpoints that the kernel allows are in use (MPTCP_PM_ADDR_MAX).
     assert "up failed at eth0; everything is taken back" in client.multipath("up", "eth0", "wlan0", status=1)
     client.until_as(before)
 
@@ -272,8 +278,8 @@ def test_the_recorder_sees_what_passes(client: Client) -> None:
     process.stop()
     head, *lines = csv.reader(process.output().splitlines())
     assert head == ["seconds", "eth0 received", "eth0 sent", "wlan0 received", "wlan0 sent"]
-    # 20 times 1442 bytes with UDP, IP and Ethernet headers, in intervals of about a tenth of a second, or some seconds
-    # where the machine is busy.
+    # 20 packets of 1442 bytes with UDP, IP and Ethernet headers, in intervals of about a tenth of a second, or of some
+    # seconds on a busy machine.
     assert max(float(line[2]) for line in lines) > 0.01
     refused = client.node.run([str(recorder), "eth9"], check=False)
     assert refused.returncode == 1

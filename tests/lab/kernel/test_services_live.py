@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The services of a testbed, and what the counters say of the protocol of a download through them."""
+"""Tests for a testbed's services, and for the protocol counters of a download through them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mptcp_lab.testbed.transfer import Added, download, wget
 pytestmark = pytest.mark.kernel
 Require = Callable[..., None]
 SIZE = 30_000_000
-"""Bytes of a download in which a second subflow comes in time, on a busy machine, too."""
+"""Bytes of a download that is long enough for the second subflow to join, even on a busy machine."""
 POLICY = REPOSITORY / "conf" / "policy.yaml"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is left behind shows: each kind of thing that a throttler could leave is a difference of the system's state."""
+"""Tests that leftovers are visible: each trace that a throttler could leave is a difference of the system's state."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_is_left_in_the_kernel_shows(
 
 
 def test_to_look_registers_no_table_of_iptables(make_testbed: Callable[..., Testbed], tmp_path: Path) -> None:
-    """A table once asked for stays registered, and every packet pays for it."""
+    """A table that was listed once stays registered, and costs time for each packet."""
     node = make_testbed(UNSHAPED)["proxy"]
     assert not any("*" in text for name, text in whole_state(node, tmp_path, more=()).items() if "iptables" in name)
     assert node.run(["sh", "-c", "cat /proc/net/ip_tables_names /proc/net/ip6_tables_names || :"]).stdout == ""
@@ -109,7 +109,7 @@ def test_a_dump_that_fails_differs_even_from_itself(
 
 
 def test_a_sysctl_of_the_whole_kernel_does_not_show(node: LiveNode, tmp_path: Path) -> None:
-    """Every namespace reads what a congestion control is allowed, and any run may extend the list for a moment."""
+    """Every namespace sees the list of allowed congestion controls, and any run may extend it for a moment."""
     others = set(congestion.AVAILABLE.read_text().split()) - set(congestion.ALLOWED.read_text().split())
     if not others:
         pytest.skip("NOT TESTED: every congestion control of this kernel is allowed")

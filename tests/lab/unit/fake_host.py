@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A host whose programs are none: they run from their start until they are ended, and nobody has to wait for them."""
+"""A fake host with fake programs: they run from their start until they are ended, without real waiting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class FakeProgram:
-    """A program that runs until somebody ends it; *ends* has how that was done."""
+    """A fake program that runs until it is ended; *ends* records how."""
 
     def __init__(self, name: str) -> None:
         self.name, self.pid = name, 1
@@ -42,7 +42,7 @@ class FakeProgram:
 
 
 class FakeHost:
-    """As much of a host as starting services takes; what is asked of it, *answer* answers by the command."""
+    """The parts of a host that starting services needs. *answer* returns the output of a command."""
 
     name = "proxy"
 
@@ -88,4 +88,4 @@ class FakeHost:
         return "192.0.2.1"
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """The test ends nothing."""
+        """Ignore the callback, because the test ends nothing."""

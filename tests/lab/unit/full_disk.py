@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A disk that takes no more, whoever runs the tests."""
+"""Simulates a full disk, whoever runs the tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def full_at(size: int) -> Iterator[None]:
-    """Have every file that would become larger than *size* bytes refuse it (setrlimit(2))."""
+    """Let each write fail that would make a file larger than *size* bytes (setrlimit(2))."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A file or directory that nobody can remove, whoever runs the tests."""
+"""Simulates a file or directory that nobody can remove, whoever runs the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 @contextmanager
 def immutable(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
-    """Have the removal of what is called *name* fail as that of an immutable file does, chattr(1)."""
+    """Make the removal of files named *name* fail like that of an immutable file, see chattr(1)."""
 
     def refusing(remove: Callable[..., None]) -> Callable[..., None]:
         def refuse(path: Any, **options: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What root runs on a host reached by ssh imports nothing from where it stands, and no PYTHON* variable counts."""
+"""Tests that root's program on a host reached by ssh imports nothing from its directory or by PYTHON* variables."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SHADOWED = ("json", "base64", "sitecustomize", "zipfile", "runpy", "agent", "htt
 
 @pytest.fixture
 def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in a directory whose modules fail, which PYTHONPATH names, too."""
+    """Change to a directory of failing modules that PYTHONPATH also names."""
     trap, programs = tmp_path / "trap", tmp_path / "bin"
     trap.mkdir()
     programs.mkdir()
     for name in SHADOWED:
         (trap / f"{name}.py").write_text("import os\nos.write(2, b'caught')\nos._exit(99)\n")
-    # As another user than root, too: sudo(8) that keeps the environment.
+    # This also covers a user other than root: a sudo(8) that keeps the environment.
     (programs / "sudo").write_text('#!/bin/sh\nshift\nexec "$@"\n')
     (programs / "sudo").chmod(0o755)
     monkeypatch.chdir(trap)

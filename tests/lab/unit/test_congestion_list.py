@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Congestion controls that a kernel lacks, that the host allows to no namespace, or that somebody else has it allow."""
+"""Tests for congestion controls that the kernel lacks, that the host does not allow, or that another run allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_lab.testbed.ownership import Cleaned
 
 @pytest.fixture
 def lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What stands for the host's list, with notes of its own."""
+    """A file in place of the host's list, with notes of its own."""
     lists = tmp_path / "allowed"
     lists.write_text("reno bbr\n")
     monkeypatch.setattr(congestion, "ALLOWED", lists)
@@ -44,7 +44,7 @@ def kill_with_an_extended_list(lists: Path) -> None:
 
 
 def test_the_list_that_a_killed_run_had_extended_is_put_back_by_cleanup(lists: Path) -> None:
-    """Defect: it stayed as it was, and nobody knew of it."""
+    """Defect: the extended list stayed, and nothing had noted the change."""
     kill_with_an_extended_list(lists)
     assert congestion.put_back() == Cleaned(
         ("set net.ipv4.tcp_allowed_congestion_control to what it was: reno bbr",), ()
@@ -80,7 +80,7 @@ def test_a_list_that_somebody_has_chosen_since_stays(lists: Path) -> None:
 
 
 def test_a_list_that_cannot_be_put_back_is_named(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a congestion control on it was a module that has gone since."""
+    """An example is a congestion control on the list whose module has been unloaded."""
     kill_with_an_extended_list(lists)
     write_text = Path.write_text
 
@@ -101,7 +101,7 @@ def test_a_list_that_cannot_be_put_back_is_named(lists: Path, monkeypatch: pytes
 def test_one_that_another_run_had_allowed_for_a_moment_cannot_be_had(
     lists: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
 ) -> None:
-    """Defect: in a container beside a run outside, whose lock is another, a testbed could not be built."""
+    """Defect: in a container beside a run outside, which uses another lock, a testbed could not be built."""
     lists.write_text("reno cubic\n")
 
     def refused(argv: list[str]) -> None:

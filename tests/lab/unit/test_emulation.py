@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Emulated paths as data: in the words of tc(8), of the emulator, and of the firewalls that hand packets to it."""
+"""Tests for emulated paths as data: arguments of tc(8) and of the emulator, and firewalls that queue packets to it."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_what_was_judged_before_is_no_fault_of_what_came_after() -> None:
 @pytest.mark.parametrize(
     ("passed", "late", "said"),
     [
-        (100, 100, None),  # too few to judge by
+        (100, 100, None),  # too few to judge
         (101, 101, "101 of 101 packets came late, let go more than 1 ms after they were due"),
         (100_000, 2_000, None),
         (100_000, 2_001, "2001 of 100000 packets came late"),

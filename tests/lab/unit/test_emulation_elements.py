@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The emulator's own program, without a kernel: what its elements do to packets, and which arguments it refuses.
+"""Tests for the emulator's program without a kernel: what its elements do to packets, and refused arguments.
 
-Built with the address and undefined-behaviour sanitizers, and with warnings as errors.
+The program is built with the address and undefined-behaviour sanitizers, and with warnings as errors.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fates(driver: Path, count: int, gap: int, *elements: str) -> list[int | None]:
-    """Return when each packet leaves, in nanoseconds; None for those that were lost."""
+    """Return the time in nanoseconds at which each packet leaves, or None if it is lost."""
     done = subprocess.run([str(driver), str(count), str(gap), *elements], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return [None if line == "lost" else int(line) for line in done.stdout.split()]
@@ -70,7 +70,7 @@ def test_a_delay_is_what_was_asked_and_never_changes_the_order(
 
 
 def test_jitter_is_drawn_evenly(driver: Path) -> None:
-    # Far apart, so that none waits for the one before.
+    # The packets are far apart, so that none waits for an earlier one.
     times = fates(driver, 20_000, 10_000_000, "delay", "3000", "2000", "1")
     drawn = [time - i * 10_000_000 for i, time in enumerate(times) if time is not None]
     for quarter in range(4):

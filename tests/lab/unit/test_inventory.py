@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The inventory: the shipped example, every mistake at once with its line, and the options of ssh."""
+"""Tests for the inventory: the shipped example, all mistakes at once with their lines, and options of ssh."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_ssh_is_never_asked_to_ask_and_options_come_before_the_destination() -> 
     argv = ssh_command(Login("pi@host", {"Port": "2222", "ConnectTimeout": "3"}), "run-1")
     options = argv[: argv.index("--")]
     assert "BatchMode=yes" in options
-    # The first value given for an option counts: ssh_config(5).
+    # ssh uses the first value given for an option, see ssh_config(5).
     assert options.index("ConnectTimeout=3") < options.index("ConnectTimeout=10")
     assert argv[argv.index("--") + 1] == "pi@host"
     assert len(argv) == argv.index("--") + 3
@@ -158,7 +158,7 @@ def test_the_login_shell_hands_code_and_arguments_on_unchanged(tmp_path: Path, s
 
 
 def test_the_agent_runs_from_its_own_folder_alone(tmp_path: Path) -> None:
-    """What is sent to a host imports nothing but itself and the standard library."""
+    """The code that is sent to a host imports only itself and the standard library."""
     (tmp_path / "agent.zip").write_bytes(packed_agent())
     for module in ("server", "leftovers", "files", "answers", "transfer", "counters", "processes"):
         argv = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, 'agent.zip'); import agent.{module}"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a server that was killed left: its journal is carried out, and kept as long as something in it fails."""
+"""Tests for leftovers of a killed server: its journal is carried out, and kept as long as an entry fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mptcp_lab.remote.connection import _CODE, packed_agent
 
 
 def left_behind(directory: Path, *undo: list[str]) -> Path:
-    """Make *directory* that of a run with changes that *undo* would undo, and some files; return its journal."""
+    """Fill *directory* as a run with some files and with changes that *undo* undoes; return its journal."""
     (directory / "origin-apache").mkdir(parents=True)
     (directory / "origin-apache" / "file").write_text("x")
     (directory / "log").write_text("x")
@@ -44,7 +44,7 @@ def test_what_can_be_undone_is_and_the_directory_goes(tmp_path: Path) -> None:
     directory, order = tmp_path / "run", tmp_path / "order"
     journal = left_behind(directory, *(["sh", "-c", f"echo {n} >>{order}"] for n in (1, 2, 3)))
     with journal.open("a") as file:
-        file.write('{"undone": 2}\n{"change": 4, "un')  # cut short
+        file.write('{"undone": 2}\n{"change": 4, "un')  # the last line is incomplete
     assert remove(directory, noted(journal)) == []
     assert order.read_text().split() == ["3", "1"]
     assert not directory.exists()
@@ -64,14 +64,14 @@ def test_a_change_whose_undoing_fails_stays_in_the_journal(tmp_path: Path) -> No
     assert [path.name for path in directory.iterdir()] == [JOURNAL]
     willing.touch()
     assert remove(directory, noted(journal)) == said[1:]
-    # What was undone is not undone again.
+    # An undone change is not undone a second time.
     assert count.read_text() == "x\n"
     assert directory.exists()
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
-    # Whatever this process started is not the agent's to end.
+    # The agent must not end other children of this process.
     monkeypatch.setattr("mptcp_lab.agent.server.descendants", lambda pid: ())
     directory = tmp_path / "run"
     directory.mkdir()
@@ -100,7 +100,7 @@ def test_the_agent_leaves_nothing_where_all_was_undone(server: Server) -> None:
 def test_what_a_request_starts_when_the_driver_has_gone_is_ended_too(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: it outlived the agent, where the driver was killed just after it had asked."""
+    """Defect: such a program outlived the agent if the driver was killed just after its request."""
     ending, popen = threading.Event(), subprocess.Popen
     started: list[subprocess.Popen[bytes]] = []
 
@@ -183,7 +183,7 @@ def folder_with_a_directory_for_a_journal() -> bytes:
 
 @pytest.mark.parametrize("most", [2000, None], ids=["unpacked", "noted"])
 def test_an_agent_that_cannot_begin_leaves_no_directory(tmp_path: Path, most: int | None) -> None:
-    """Defect: nothing found it ever after, and each further attempt left another."""
+    """Defect: nothing ever found this directory, and each further attempt left another one."""
     folder = base64.b64encode(folder_with_a_directory_for_a_journal() if most is None else packed_agent())
     with full_at(resource.RLIM_INFINITY if most is None else most):
         ended = subprocess.run(
@@ -197,7 +197,7 @@ def test_an_agent_that_cannot_begin_leaves_no_directory(tmp_path: Path, most: in
 
 
 def swept(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
-    """Sweep what is beside *directory*; return what was removed and what was left."""
+    """Sweep the directories beside *directory*; return what was removed and what was left."""
     assert main([str(directory.parent), directory.name, "another"]) == 0
     said = json.loads(capsys.readouterr().out)
     return said["removed"], said["left"]

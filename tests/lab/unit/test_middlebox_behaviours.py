@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What each behaviour of a middlebox makes of packets, without a kernel; the program is built with sanitizers.
+"""Tests for what each behaviour of a middlebox does to packets, without a kernel; the program has sanitizers.
 
-Packets are made and read by Scapy, so that ours is not judged by itself.
+Scapy makes and reads the packets, so that our own code does not judge itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Run = Callable[..., list[list[Any]]]
 
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Give ``driven(behaviour, (way, packet), …)``: what the driver wrote."""
+    """Return ``driven(behaviour, (way, packet), …)``, which returns the driver's output."""
     sources = [str(source) for source in middlebox.SOURCES if source.name != "middlebox.c"]
     driver = compiled(
         tmp_path_factory.mktemp("middlebox") / "driver",
@@ -50,7 +50,7 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 @pytest.fixture(scope="module")
 def run(driven: Callable[..., str]) -> Run:
-    """Give ``run(behaviour, (way, packet), …)``: for each packet what came out when it had gone in."""
+    """Return ``run(behaviour, (way, packet), …)``, which returns for each packet the packets that left after it."""
 
     def given_to(behaviour: str, *given: tuple[str, Any]) -> list[list[Any]]:
         return [[_read(bytes.fromhex(line)) for line in group] for group in _split(driven(behaviour, *given))]
@@ -63,7 +63,7 @@ def _read(data: bytes) -> Any:
 
 
 def _split(text: str) -> list[list[str]]:
-    """Return the lines of each group, which an empty line ends."""
+    """Return the lines of each group; an empty line ends a group."""
     groups: list[list[str]] = [[]]
     for line in text.split("\n")[:-1]:
         if line:
@@ -98,7 +98,7 @@ def kinds(packet: Any) -> list[Any]:
 
 
 def good(packet: Any) -> bool:
-    """Whether lengths and checksums are those that Scapy computes."""
+    """Return whether lengths and checksums are the ones that Scapy computes."""
     again = IP(bytes(packet))
     del again[IP].len, again[IP].chksum, again[TCP].chksum, again[TCP].dataofs
     return bytes(IP(bytes(again))) == bytes(packet)
@@ -121,9 +121,9 @@ def test_the_program_knows_every_name_and_leaves_packets_whole(run: Run, behavio
         ("nop-data", 3),
         ("split-both", 3),
         ("split-second-later", 1),
-        # The first is held, the second added to it, the third held in the end.
+        # The first is held, the second is added to it, the third is held until the end.
         ("coalesce", 3),
-        # The address, and what comes behind it.
+        # The address changes, and everything behind it.
         ("alg-longer", 2),
         ("alg-shorter", 0),
         ("duplicate", 4),
@@ -137,7 +137,7 @@ def test_what_does_not_leave_as_it_came_is_counted(driven: Callable[..., str], b
 
 
 def test_the_other_way_to_write_a_checksum_of_zero_is_no_change(driven: Callable[..., str]) -> None:
-    """The kernel writes 0xffff where it completes the checksum of TCP (skb_checksum_help)."""
+    """The kernel writes 0xffff instead of 0 when it completes a TCP checksum (skb_checksum_help)."""
     packet = up(b"x" * 500)[1]
     packet[TCP].window = 0
     packet[TCP].window = IP(bytes(packet))[TCP].chksum

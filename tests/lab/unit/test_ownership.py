@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs whose lock file is damaged, or whose directory stays: what cannot be removed is named, and stays owned."""
+"""Tests for runs with a damaged lock file or a directory that cannot be removed: cleanup names them and keeps them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_lab.testbed import TestbedError, ownership
 
 @pytest.fixture
 def deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have runs and namespaces below *tmp_path*; return the names of the namespaces that are deleted."""
+    """Keep runs and namespaces below *tmp_path*; return the names of namespaces as they are deleted."""
     monkeypatch.setattr(ownership, "RUN_DIRECTORY", tmp_path / "runs")
     monkeypatch.setattr(ownership, "NAMESPACES", tmp_path / "netns")
     names: list[str] = []
@@ -102,7 +102,7 @@ def test_a_run_gives_back_its_directory(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("deleted")
 def test_a_run_that_ends_while_it_is_looked_at_is_no_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: cleanup said that it had removed a run which had given back everything itself."""
+    """Defect: cleanup claimed to have removed a run that had removed everything itself."""
     monkeypatch.setattr(ownership, "parent_directory", lambda: str(tmp_path))
     claiming = ownership.claimed_run()
     claiming.__enter__()
@@ -124,7 +124,7 @@ def test_a_run_that_ends_while_it_is_looked_at_is_no_dead_one(tmp_path: Path, mo
 def test_a_run_that_cannot_be_claimed_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
-    """Defect: a full disk left a lock file without a word in it, which cleanup named as damaged ever after."""
+    """Defect: a full disk left an empty lock file, which cleanup named as damaged from then on."""
     directories = tmp_path / "directories"
     monkeypatch.setattr(ownership, "parent_directory", lambda: str(directories))
     if full == "run":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Readings at a steady pace, and what a failed one leaves."""
+"""Tests for readings at a steady pace, and for what a failed reading leaves."""
 
 from __future__ import annotations
 

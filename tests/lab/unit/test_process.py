@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Commands and private mounts of the testbed, as far as they need no root."""
+"""Tests for commands and private mounts of the testbed that need no root."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ while True:
 
 @pytest.mark.parametrize("number", range(examples(5)))
 def test_children_that_are_replaced_when_they_are_killed_are_killed_too(number: int) -> None:
-    """As nginx and Apache do; the one that came after the others would have gone on listening, nobody's child."""
+    """nginx and Apache replace children. The last child would have continued to listen without a parent."""
     mark = f"MPTCP_TEST_TREE={os.getpid()}-{number}"
     environment = {**os.environ, **dict([mark.split("=")])}
     parent = subprocess.Popen(
@@ -102,5 +102,5 @@ def test_children_that_are_replaced_when_they_are_killed_are_killed_too(number: 
     assert parent.stdout.readline() == "ready\n"
     kill_tree(parent.pid)
     parent.wait()
-    parent.stdout.read()  # ends when nobody has it open: each of them is gone
+    parent.stdout.read()  # this ends when all of them are gone and the pipe is closed
     assert marked(mark) == ()

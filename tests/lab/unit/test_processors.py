@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How busy the processors were, from the kernel's counters."""
+"""Tests for the usage of the processors, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stat(*, user: int = 0, system: int = 0, idle: int = 0, disk: int = 0, stolen
 def test_shares_of_the_time_between_two_readings() -> None:
     before = parse(10.0, stat(user=100, system=100, idle=100, disk=100, stolen=100), PRESSURE.format(5_000_000))
     after = parse(20.0, stat(user=140, system=110, idle=130, disk=110, stolen=110), PRESSURE.format(9_000_000))
-    # A guest's time is in the user's already.
+    # The user time already contains the guest time.
     assert usage(before, after) == Usage(stolen=0.1, idle=0.4, waiting=0.4)
 
 
@@ -47,7 +47,7 @@ def test_a_kernel_that_does_not_count_waiting(pressure: str | None) -> None:
         (Usage(0.0, 0.2, 0.55, 0.5), True),
         (Usage(0.0, 0.0, 1.0, 0.7), True),
         (Usage(0.0, 0.0, None, 0.7), True),
-        # Nobody else took it, or it is not known who did.
+        # Other programs took no time, or it is not known which ones did.
         (Usage(0.0, 0.0, 1.0, 0.02), False),
         (Usage(0.0, 0.0, 1.0, None), False),
         (Usage(0.2, 0.7, 0.1, 0.0), True),
@@ -62,14 +62,14 @@ def test_what_other_programs_took_is_what_our_own_did_not() -> None:
     before = parse(0.0, stat(user=100), None, own=7.0)
     after = parse(1.0, stat(user=200, system=40, idle=60), None, own=7.0 + 60 / TICK)
     assert usage(before, after).others == pytest.approx(0.4)
-    # Interrupts and idle time are nobody's, and a process's time may be more than the ticks that were counted.
+    # Interrupts and idle time belong to no program, and a process's time may exceed the counted ticks.
     assert usage(before, parse(1.0, stat(user=110, idle=90), None, own=7.0 + 20 / TICK)).others == 0
     assert usage(before, parse(1.0, stat(user=200), None)).others is None
 
 
 def test_one_processor_that_is_full_is_not_hidden_by_the_others() -> None:
     def text(first: int, second: int) -> str:
-        """Return user's ticks of two processors, each of which has 100 in all."""
+        """Return /proc/stat with these user ticks of two processors, each with 100 ticks in all."""
         each = ((f"cpu{number}", user) for number, user in enumerate((first, second)))
         lines = (f"{name} {user} 0 0 {100 - user} 0 0 0 0 0 0" for name, user in each)
         return "\n".join([f"cpu  {first + second} 0 0 {200 - first - second} 0 0 0 0 0 0", *lines, "intr 5"])
@@ -79,7 +79,7 @@ def test_one_processor_that_is_full_is_not_hidden_by_the_others() -> None:
     assert (found.idle, found.least_idle) == (0.5, 0.0)
     found = usage(parse(0.0, nothing, None), parse(1.0, text(50, 50), None))
     assert (found.idle, found.least_idle) == (0.5, 0.5)
-    # One that was switched on meanwhile was not there at first.
+    # A processor that was switched on meanwhile is missing in the first reading.
     alone = nothing.rpartition("cpu1")[0]
     assert usage(parse(0.0, alone, None), parse(1.0, text(20, 90), None)).least_idle == 0.8
     assert usage(parse(0.0, "cpu  0 0 0 0 0 0 0 0\n", None), parse(1.0, text(20, 90), None)).least_idle is None
@@ -99,7 +99,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_this_host() -> None:
     before = read()
     deadline = time.monotonic() + 60
-    # Every processor counts its time in ticks of its own.
+    # Each processor counts in ticks of its own, so retry until all have advanced.
     while (used := usage(before, read())).least_idle is None and time.monotonic() < deadline:
         pass
     assert 0.0 <= used.stolen <= 1.0

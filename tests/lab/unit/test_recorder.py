@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rates from counters."""
+"""Tests for computing rates from counters."""
 
 from __future__ import annotations
 

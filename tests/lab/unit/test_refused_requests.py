@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the agent of a host refuses is an error for people: the host, what was attempted, the agent's reason."""
+"""Tests for requests that a host's agent refuses: the error names the host, what was attempted, and the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_lab.testbed import TestbedError
 
 
 def refusing(reason: str) -> Connection:
-    """Return a connection whose agent answers the first request with *reason*, and to which nothing is sent."""
+    """Return a connection whose agent answers the first request with *reason*, and that sends nothing."""
     connection = object.__new__(Connection)
     connection.name, connection.login = "proxy", Login("proxy.test")
     connection._changed, connection._count, connection._lost = threading.Condition(), 0, False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the programs of an experiment are given, and what becomes of one that does not come to answer."""
+"""Tests for the arguments of an experiment's programs, and for programs that never become ready."""
 
 from __future__ import annotations
 
@@ -39,13 +39,16 @@ STARTS: dict[str, tuple[Callable[[Any], object], str]] = {
     "relay": (lambda host: start_relay(host, Path("squid.conf")), "kill_tree"),
     "throttler": (start_throttler, "stop"),
 }
-"""By service: what starts it, and how it is ended. A throttler that was killed would leave its caps behind."""
+"""For each service: the function that starts it, and how it is ended.
+
+A killed throttler would leave its caps behind.
+"""
 
 
 @pytest.mark.parametrize("error", [TestbedError("no end after 31 s"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("service", STARTS)
 def test_a_program_that_does_not_come_to_answer_is_ended(tmp_path: Path, service: str, error: BaseException) -> None:
-    """Defect: a throttler whose start had failed lived on, and what was measured without one was under its cap."""
+    """Defect: a throttler whose start had failed kept running, so that later runs without one were capped."""
 
     def answer(argv: Sequence[str]) -> str:
         if argv[0] == "answers":
@@ -75,7 +78,7 @@ def proxy_host(directory: Path) -> FakeHost:
 
 
 def test_a_congestion_control_that_the_proxys_kernel_lacks_is_refused(tmp_path: Path) -> None:
-    """Defect: the proxy served with the host's own, and the result had the name of the one that was asked for."""
+    """Defect: the proxy used the host's own congestion control, but the result named the requested one."""
     host = proxy_host(tmp_path)
     with pytest.raises(TestbedError) as raised:
         start_proxy(cast(Host, host), control="bbr")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How two states of a system are compared, and what of a dump counts."""
+"""Tests for comparing two states of a system, and for which parts of a dump count."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_differences_come_in_the_order_of_the_dumps() -> None:
 
 
 class Broken:
-    """A node in which every command fails."""
+    """A node on which every command fails."""
 
     name = "proxy"
 

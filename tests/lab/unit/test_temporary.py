@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Defect: where root's TMPDIR is closed to others, Apache and Squid could not enter the directory of a testbed.
+"""Test for a defect: if others may not enter root's TMPDIR, Apache and Squid could not use a testbed's directory.
 
-So it is below that of a test, which pytest makes for one user.
+The TMPDIR is below the test's directory, which pytest makes for one user only.
 """
 
 from __future__ import annotations

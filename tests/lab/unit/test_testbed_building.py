@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Building a testbed: what is said of a step that failed."""
+"""Tests for building a testbed: the message about a failed step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Topologies as data: what is refused, and which commands they become."""
+"""Tests for topologies as data: which ones are refused, and the commands for the others."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_relay_has_the_paths_and_its_client_the_relay() -> None:
     assert not any("endpoint" in each for each in said)
     uplinks = [" ".join(step.argv) for step in steps(RELAY, names) if step.node == "relay"]
     assert "ip mptcp endpoint add 10.77.2.2 dev wlan0 id 4 subflow" in uplinks
-    # It hands nothing on but by Squid.
+    # The relay forwards nothing except through Squid.
     assert not any("forward" in each for each in uplinks)
     assert RELAY.end("proxy2", "wan0").address(6) == "fd77:11::2"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Undoing that fails takes no error's place: what was raised first is what is raised, with the failure as a note."""
+"""Tests for failures while undoing: the first error is still the one that is raised, with the failure as a note."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SCOPES = [changed_node, changed_host, host, a_testbed]
 def test_what_was_raised_first_is_raised(
     monkeypatch: pytest.MonkeyPatch, scope: Callable[[pytest.MonkeyPatch], Any], first: BaseException
 ) -> None:
-    """Defect: an interrupt became an error, after which the next experiment was run; it could not be interrupted."""
+    """Defect: an interrupt became another error, after which the next experiment ran, so that Ctrl-C did not work."""
     first.__notes__ = []
     with pytest.raises(type(first)) as raised, scope(monkeypatch):
         raise first

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Headless Chromium (Debian's, with its chromedriver) in a client's namespace, with the proxy set as a person would."""
+"""Headless Chromium with Debian's chromedriver in a client's namespace, with the proxy set as a person would."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ SCHEMES = ("light", "dark")
 
 @contextmanager
 def chromium(site: PortalSite, *proxy: str, mptcp: bool = True) -> Iterator[Remote]:
-    """Have a browser; *proxy* are the flags that set it. The caller stays in the client's namespace meanwhile."""
+    """Yield a browser; *proxy* are flags that set its proxy.
+
+    The calling thread stays in the client's namespace meanwhile.
+    """
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
             if fails_when_missing():
@@ -38,7 +41,7 @@ def chromium(site: PortalSite, *proxy: str, mptcp: bool = True) -> Iterator[Remo
     command = ["chromedriver", f"--port={DRIVER_PORT}"]
     home = client.directory / "browser"
     home.mkdir(exist_ok=True)
-    # What it makes for itself goes with the testbed.
+    # Its files are removed with the testbed.
     environment = {"HOME": str(home), "TMPDIR": str(home)}
     driver = client.popen(mptcp_command(command) if mptcp else command, name="chromedriver", env=environment)
     try:
@@ -62,7 +65,7 @@ def chromium(site: PortalSite, *proxy: str, mptcp: bool = True) -> Iterator[Remo
 
 
 def look_as(browser: Remote, size: str, scheme: str) -> None:
-    """Have the page laid out for a window of *size*, for who prefers *scheme*."""
+    """Lay out the page for a window of *size* and the colour scheme *scheme*."""
     width, height = SIZES[size]
     device = {
         "width": width,
@@ -76,7 +79,7 @@ def look_as(browser: Remote, size: str, scheme: str) -> None:
 
 
 def screenshot(browser: Remote, path: Path) -> None:
-    """Write the whole page to *path*, below the window's end too."""
+    """Write a screenshot of the whole page to *path*, including the part below the window."""
     import base64
 
     found = _devtools(browser, "Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
@@ -84,7 +87,7 @@ def screenshot(browser: Remote, path: Path) -> None:
 
 
 def complaints(browser: Remote) -> list[str]:
-    """Return what Chromium has complained of: what the page's own policy refused, what could not be loaded."""
+    """Return Chromium's errors: violations of the page's security policy, and files that could not be loaded."""
     said = _ask(browser, "se/log", {"type": "browser"})
     return [each["message"] for each in said if each["level"] == "SEVERE"]
 
@@ -94,12 +97,12 @@ def _devtools(browser: Remote, command: str, arguments: dict[str, Any]) -> Any:
 
 
 def _ask(browser: Remote, path: str, arguments: dict[str, Any]) -> Any:
-    """Have chromedriver do what only it knows."""
+    """Send a command that only chromedriver has."""
     executor: Any = browser.command_executor
     executor.add_command(path, "POST", f"/session/$sessionId/{path}")
     return browser.execute(path, arguments)["value"]
 
 
 def is_wider_than(browser: Remote, size: str) -> bool:
-    """Return whether somebody with a window of *size* would have to scroll sideways."""
+    """Return whether the page must be scrolled sideways in a window of *size*."""
     return int(browser.execute_script("return document.documentElement.scrollWidth")) > SIZES[size][0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the portal's kernel tests share: Squid as shipped, a throttler, the portal without privileges, and a client."""
+"""Helpers of the portal's kernel tests: shipped Squid, a throttler, the portal without privileges, and a client."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from mptcp_lab.testbed.services import (
 
 CHECK_PORT, PAGE_PORT, CAPTIVE_PORT = 3180, 3181, 3182
 CONNECTIONS = 24
-"""The kernel deals them out to workers by a hash: hardly ever is one of two, or of four, left out by so many."""
+"""Number of connections.
+
+The kernel distributes them to workers by a hash; with this many, each of two or four workers almost certainly gets one.
+"""
 NOBODY = ["setpriv", "--reuid=65534", "--regid=0", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
-"""As the unit has it: nobody, in the group of the status socket (here root's), without capabilities."""
+"""Command prefix that runs the portal like its unit: nobody, in the status socket's group (root), unprivileged."""
 PATHS = """\
 version: 1
 paths:
@@ -53,7 +56,7 @@ captive_portal: {{listen: "{address}:3182", behind: [{address}/32]}}
 
 @dataclass
 class PortalSite:
-    """A testbed with a proxy, and a throttler and a portal that are started when they are wanted."""
+    """A testbed with a proxy; a throttler and a portal are started on demand."""
 
     testbed: Testbed
     proxy: Proxy
@@ -64,7 +67,7 @@ class PortalSite:
     @classmethod
     def on(cls, testbed: Testbed) -> Self:
         node = testbed["proxy"]
-        # The portal's user has to get at the status socket.
+        # The portal's user must be able to reach the status socket.
         testbed.directory.chmod(0o755)
         policy = testbed.directory / "policy.yaml"
         policy.write_text(UNCAPPED)
@@ -84,7 +87,7 @@ class PortalSite:
         return self.testbed.directory / "proxy-throttler-run" / "status.sock"
 
     def ends(self, connection: Connection) -> str:
-        """Return what Squid tells the portal of an IPv4 *connection*."""
+        """Return the ends of an IPv4 *connection* as Squid sends them to the portal."""
         return "{} {} {} {}".format(*connection.end, self.node.service_address(), PROXY_PORT)
 
     def start_portal(self) -> Process:
@@ -92,14 +95,14 @@ class PortalSite:
         config = self.node.write("portal.yaml", text)
         command = [*NOBODY, self.node.program("mptcp-portal"), "run", "--config", str(config)]
         portal = self.portal = self.node.popen(command)
-        # As the unit does: it is said when Squid knows of it.
+        # As in the unit, the portal logs this line when Squid has found it.
         wait_until(lambda: "the check page on" in portal.output(), "the portal is there", process=portal, timeout=60)
         return portal
 
     def wait_for_all_workers(self, node: LiveNode | None = None) -> None:
-        """Wait until each of Squid's workers has found the portal, by the first request that it gets.
+        """Wait until each of Squid's workers has found the portal, which takes a first request to each.
 
-        *node*: who asks, where it is not the testbed's client.
+        *node*: the client to use instead of the testbed's.
         """
 
         def found() -> bool:
@@ -119,7 +122,7 @@ class PortalSite:
 
     @contextmanager
     def throttled(self, policy: str = UNCAPPED) -> Iterator[Throttler]:
-        """Have a throttler for a while."""
+        """Run a throttler with *policy* while the block runs."""
         throttler = self.start_throttler(policy)
         try:
             yield throttler

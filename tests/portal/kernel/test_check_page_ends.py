@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which Multipath TCP connections the kernel is taken to mean: those with both ends, not those with the same ports."""
+"""Tests for finding a client's MPTCP connection in the kernel: both ends must match, not only the ports."""
 
 from __future__ import annotations
 

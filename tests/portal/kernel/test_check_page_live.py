@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The check page through real Squid tells the truth, to its own client alone, whatever runs and whatever is claimed."""
+"""Tests for the check page through real Squid: it tells the truth, and only to the client whose connection it is."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def connection(site: PortalSite, family: int = 4, node: str = "client", protocol
 
 
 def test_where_the_portal_does_not_run_squid_says_so_and_all_else_works(site: PortalSite, origin: Origin) -> None:
-    """First of the module: the portal is not there yet. It may come at any time."""
+    """This is the first test of the module, so the portal does not run yet. It may start at any time."""
     with connection(site) as client:
-        for _ in range(12):  # ten failures, and Squid takes a peer for dead
+        for _ in range(12):  # after ten failures Squid takes a peer for dead
             status, headers, body = client.get(CHECK)
             assert status == 503
             assert "The check page does not answer" in body.decode()
@@ -52,7 +52,7 @@ def test_where_the_portal_does_not_run_squid_says_so_and_all_else_works(site: Po
         status, _, body = client.get(origin.url("page"))
         assert (status, len(body)) == (200, 1000)
     site.start_portal()
-    # Defect: the first request of each of Squid's workers got 503, and looked whether there is a portal.
+    # Defect: the first request to each of Squid's workers got 503, and only then the worker looked for the portal.
     for _ in range(CONNECTIONS):
         with connection(site) as client:
             assert client.get(CHECK)[0] == 200
@@ -74,7 +74,7 @@ def test_the_page_cannot_be_kept_and_says_so_to_squid(portal: PortalSite) -> Non
     with connection(portal) as client:
         for path in ("", "check.json", "check.js", "portal.css"):
             status, headers, _ = client.get(CHECK + path)
-            assert status == (503 if path == "check.json" else 200)  # there is no throttler
+            assert status == (503 if path == "check.json" else 200)  # the throttler does not run
             assert headers["cache-control"] == "no-store"
             assert headers["x-cache"].startswith("MISS")
             assert "default-src 'none'" in headers["content-security-policy"]
@@ -93,12 +93,12 @@ def test_paths_come_and_go(portal: PortalSite, family: int) -> None:
             with connection(portal, family) as one:
                 one.get(CHECK)
                 found = one.until(lambda said: len(said["subflows"]) == 1, "one path is seen")
-                # "so far" is said of a connection that has just begun, which on a busy machine is long ago by now.
+                # "so far" is only said of a young connection, and on a busy machine this one may be old by now.
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 1 subflow: Wi-Fi"
                 client.run(["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"])
                 found = one.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
-                # While the throttler does not answer, the kernel's word has no subflows.
+                # While the throttler does not answer, the page has only the kernel's data, which lists no subflows.
                 found = one.until(
                     lambda said: len(said["subflows"]) == 2 and " so far" not in said["headline"],
                     "it is an older connection",
@@ -116,7 +116,7 @@ def test_the_connection_stays_known_when_the_path_it_began_on_is_gone(portal: Po
     with portal.throttled(), connection(portal) as client:
         client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
         with portal.client.link_down("eth0"):
-            # The kernel gives a dead subflow up when something is sent; meanwhile the other one carries the answers.
+            # The kernel gives up a dead subflow when it sends something; meanwhile the other one carries the answers.
             portal.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
             found = client.until(lambda said: len(said["subflows"]) == 1, "the other path is left")
             assert found["subflows"][0]["path"] == "LTE"
@@ -138,7 +138,7 @@ def test_a_cap_is_said_from_when_it_is_set_until_it_is_lifted(portal: PortalSite
 @pytest.mark.nightly(besides=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_plain_tcp_is_said_to_be_plain_tcp_whatever_the_rules_are(portal: PortalSite, family: int) -> None:
-    """Beside it a connection of the same client that is Multipath TCP, and has a cap."""
+    """The same client also has a Multipath TCP connection with a cap."""
     with portal.throttled(LTE_CAPPED), connection(portal, family) as other:
         other.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is seen")
         with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
@@ -157,7 +157,10 @@ def test_a_volume_is_said_until_it_is_used_up(portal: PortalSite, origin: Origin
         assert 4_000_000 < first <= 5_000_000
 
         def is_used_up(said: dict[str, Any]) -> bool:
-            """Each of the client's addresses has its own volume, and how the paths share a download is theirs."""
+            """Return whether the client has used up a volume.
+
+            Each of its addresses has one; the path shares may vary.
+            """
             if min((each["left"] for each in said["budgets"]), default=1) <= 0:
                 return True
             assert len(client.get(origin.url("big"))[2]) == 3_000_000
@@ -182,7 +185,7 @@ def test_no_header_makes_a_client_another(portal: PortalSite) -> None:
             f"Forwarded: for={address}:{port}",
             f"MPTCP-Client: {end}\r\nMPTCP-Client: {end}",
             f"MPTCP-Client: {end}\r\n\t",
-            # Squid takes out what Connection names, before it adds its own.
+            # Squid removes the headers that Connection names before it adds its own.
             f"Connection: MPTCP-Client, keep-alive\r\nMPTCP-Client: {end}",
             f"Connection: Upgrade\r\nUpgrade: websocket\r\nMPTCP-Client: {end}",
         ]
@@ -192,7 +195,7 @@ def test_no_header_makes_a_client_another(portal: PortalSite) -> None:
             assert {each["address"] for each in found["subflows"]} <= own, claim
             assert found["transport"] == "multipath"
         assert {each["address"] for each in thief.look(*claims)["subflows"]} <= own
-        # Squid takes no header with a blank before its colon.
+        # Squid rejects a header with a blank before its colon.
         status, _, body = thief.get(CHECK + "check.json", f"MPTCP-Client : {end}")
         assert (status, address.encode() in body) == (400, False)
         assert {each["address"] for each in mine["subflows"]} == {FIRST, SECOND}
@@ -229,7 +232,7 @@ OTHERS = {
 
 
 def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
-    """Whatever is sent on a connection, and whatever is hidden in it: nobody gets the answer that is another's."""
+    """No client gets another client's data, whatever it sends or hides in a request."""
     with portal.throttled(LTE_CAPPED), connection(portal) as victim:
         victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
         end = portal.ends(victim)
@@ -248,10 +251,10 @@ def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
             with connection(portal, node="neighbour") as thief:
                 answer = thief.said_to(text.format(**values).encode())
             assert answer.startswith(b"HTTP/1.1 "), (what, answer)
-            # An error page may repeat what was sent, the first address among it.
+            # An error page may quote the request, which contains the victim's first address.
             for own in (SECOND, f'"address":"{FIRST}"'):
                 assert own.encode() not in answer, (what, answer)
-            # Squid asks for all by the same connections: nothing that was sent is left in them.
+            # Squid uses the same connections to the portal for all clients: they must contain no rest of the request.
             found = victim.look()
             assert {each["address"] for each in found["subflows"]} <= {FIRST, SECOND}, what
             assert found["transport"] == "multipath", what
@@ -267,7 +270,7 @@ def test_nobody_but_squid_is_answered(portal: PortalSite) -> None:
             answer = portal.node.run(["setpriv", f"--reuid={user}", "--clear-groups", *curl]).stdout
             assert answer.endswith("403"), user
             assert address not in answer
-        # Squid's own user may: so it is the owner of the socket that counts.
+        # Squid's own user gets an answer, so the check depends on the owner of the socket.
         own = ["setpriv", "--reuid=proxy", "--clear-groups", *curl]
         wait_until(lambda: address in portal.node.run(own).stdout, "Squid's user is answered")
     host = portal.node.service_address()
@@ -291,7 +294,7 @@ def test_the_captive_portal_api_says_what_is_left(portal: PortalSite) -> None:
     def left() -> int:
         answer = portal.node.run(curl).stdout
         assert '"captive":false' in answer
-        # Nothing where the throttler did not answer in time.
+        # The field is missing if the throttler did not answer in time.
         return int(answer.partition('"bytes-remaining":')[2].rstrip("}") or 0)
 
     def wait_for_left() -> int:
@@ -311,7 +314,7 @@ def test_the_captive_portal_api_says_what_is_left(portal: PortalSite) -> None:
             found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
             (own,) = [each for each in found["budgets"] if each["client"] == FIRST]
             assert own["left"] <= before
-            # What was answered within the last second is answered again.
+            # The portal repeats an answer of the last second.
             wait_until(lambda: 0 < left() <= own["left"], "what is left has become less")
-    # Who is not the server in front gets nothing.
+    # Only the web server in front of the portal gets an answer.
     assert "captive" not in portal.client.run(curl).stdout

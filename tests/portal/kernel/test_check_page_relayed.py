@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The check page for who is behind a relay: it shows the relay's connection, and says that it is the relay's."""
+"""Tests for the check page behind a relay: it shows the relay's connection, and says that it is the relay's."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_behind_a_relay_the_page_shows_the_relays_connection(
     site.wait_for_all_workers(relay)
     with Connection(testbed["client"], relay.service_address(), socket.IPPROTO_TCP) as phone:
         wait_until(lambda: phone.get("http://check.mptcp.internal/")[0] == 200, "the chain works", timeout=90)
-        # Each answer is of another connection, whose second subflow comes after the request; the kernel alone is asked.
+        # Each answer uses a new connection, whose second subflow joins after the request. Only the kernel is asked.
         answers = [phone.look("MPTCP-Client: 10.77.8.2 3128 10.77.8.2 3128") for _ in range(10)]
         assert {(said["transport"], said["throttler"]) for said in answers} == {("multipath", "absent")}
         assert all("Another proxy, a relay for instance" in said["lines"][0] for said in answers)
-        # The page waits for it for a second, in which it may not come on a busy machine.
+        # The page waits one second for the second subflow, which may be too short on a busy machine.
         assert sum(said["headline"] == "Multipath TCP with 2 subflows" for said in answers) >= 6
         with site.throttled(LTE_CAPPED):
             said = phone.until(lambda said: any(each["capped"] for each in said["subflows"]), "the relay's cap is said")

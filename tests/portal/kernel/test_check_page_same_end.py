@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The check page where two clients have the same address and port: each is told of its own connection.
+"""Tests for the check page if two clients have the same address and port: each sees only its own connection.
 
-A NAT gives one outer end to two clients that go to different addresses or ports of the proxy, for it is both ends
-together that have to be unique. An end from which a connection began may be another client's later.
+A NAT may give the same outer address and port to two clients that use different addresses or ports of the proxy,
+because only the pair of both ends must be unique. And an end from which a connection began may later belong to another
+client.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from mptcp_lab.testbed.topologies import TWO_PATHS, with_second_client
 pytestmark = pytest.mark.kernel
 FIRST, SECOND = "10.77.1.2", "10.77.2.2"
 OTHER_ADDRESS = "10.77.8.77"
-"""Of the proxy's host."""
+"""A second address of the proxy's host."""
 
 
 @pytest.fixture(scope="module")
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSite:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed(with_second_client(TWO_PATHS, "neighbour"))
-    # Before Squid starts: it refuses clients for a moment while it reads an address that comes later.
+    # Add it before Squid starts: Squid refuses clients for a moment when it is told of a new address.
     testbed["proxy"].run(["ip", "address", "add", f"{OTHER_ADDRESS}/24", "dev", "wan0"])
     site = PortalSite.on(testbed)
     site.start_portal()
@@ -40,8 +41,10 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSit
 
 @contextmanager
 def victim(site: PortalSite, port: int) -> Iterator[Connection]:
-    """Have a client with two paths and a cap, of which its page tells. *port*: its own, for a while after it,
-    too, and of none that the kernel gives to others."""
+    """Yield a client with two paths and a cap that its page shows.
+
+    *port*: its source port, outside of the range that the kernel assigns; it stays in use for a while after the test.
+    """
     source = (FIRST, port)
     with (
         site.throttled(LTE_CAPPED),
@@ -54,7 +57,7 @@ def victim(site: PortalSite, port: int) -> Iterator[Connection]:
 @pytest.mark.nightly(besides=("262-",))
 @pytest.mark.parametrize(("protocol", "port"), [(socket.IPPROTO_TCP, 25555), (socket.IPPROTO_MPTCP, 25556)])
 def test_clients_behind_one_nat_are_told_of_their_own_connections(site: PortalSite, protocol: int, port: int) -> None:
-    """Defect: who went to another address of the proxy was told of the other client's paths, caps and bytes."""
+    """Defect: a client that used another address of the proxy was shown the other client's paths, caps and bytes."""
     core = site.testbed["core"]
     core.run(["nft", "add table ip lan; add chain ip lan out { type nat hook postrouting priority 100; }"])
     core.run(["nft", f"add rule ip lan out ip saddr {{ 10.77.3.0/24, 10.77.4.0/24 }} snat to {FIRST}"])
@@ -75,12 +78,14 @@ def test_clients_behind_one_nat_are_told_of_their_own_connections(site: PortalSi
 
 
 def test_who_has_the_ends_that_a_connection_began_with_is_told_nothing_of_it(site: PortalSite) -> None:
-    """Defect: an MPTCP connection keeps the ends of a first subflow that has gone, and whoever had them next, by a new
-    lease or a NAT's, was told of it."""
+    """Defect: an MPTCP connection keeps the ends of its first subflow after this has gone.
+
+    A client that later got these ends, by a new lease or from a NAT, was shown the connection.
+    """
     neighbour, core = site.testbed["neighbour"], site.testbed["core"]
     port = 25557
     with victim(site, port) as client, site.client.link_down("eth0"):
-        # The kernel gives a dead subflow up when something is sent; meanwhile the other one carries the answers.
+        # The kernel gives up a dead subflow when it sends something; meanwhile the other one carries the answers.
         site.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
         client.until(lambda said: [each["path"] for each in said["subflows"]] == ["LTE"], "the other path is left")
         neighbour.run(["ip", "address", "add", f"{FIRST}/32", "dev", "lo"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What people see where the real Squid has no answer of a site for them: our page, by what happened, and no warning."""
+"""Tests for the error pages of the real Squid: people see our page for the kind of error, and no warning."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mptcp_lab.testbed.services import PROXY_PORT, RELAY_CONFIG, start_proxy, st
 pytestmark = pytest.mark.kernel
 ORIGIN = "10.77.9.2"
 DEAD = "10.77.9.66"
-"""From which nothing comes back."""
+"""An address from which nothing comes back."""
 ONE_BYTE = "import socket; s = socket.create_server(('', 2001))\nwhile True: s.accept()[0].close()"
 
 
 def shown(client: Connection, url: str) -> tuple[int, str]:
-    """Return the status of the answer, and which of our pages it is."""
+    """Return the status of the answer, and the kind of our page."""
     status, _, body = client.get(url)
     page = body.decode()
-    # Every code of a template is filled in.
+    # All codes of the template are filled in.
     assert not re.search(r"%[A-Za-z]\b|\[", page), page
     found = re.search(r'data-proxy-page="([a-z-]+)"', page)
     return status, found[1] if found else page

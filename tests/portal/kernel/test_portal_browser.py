@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Real Chromium with the proxy set: a site of many files, the check page as it changes, and pages that all can use."""
+"""Tests with real Chromium behind the proxy: a site of many files, the changing check page, and accessible pages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ PICTURES = 30
 PICTURE = (
     b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"
 )
-"""One pixel. The testbed's Apache says no types; of this one browsers know it by its first bytes."""
+"""A GIF of one pixel. The testbed's Apache sends no types; browsers recognize a GIF by its first bytes."""
 DATA = random.Random(8684).randbytes(6_000_000)
-"""What the site's script loads: enough for both paths to be used."""
+"""Data that the site's script loads: enough for both paths to be used."""
 SCRIPT = """\
 fetch("data.bin").then((answer) => answer.arrayBuffer()).then((data) => {
   document.title = "The script loaded " + new Uint8Array(data).reduce((sum, each) => (sum * 31 + each) % 1e9, 0);
@@ -85,7 +85,7 @@ def checksum() -> int:
 
 
 def is_whole(browser: Remote) -> bool:
-    """Return whether all files of the site are there and did what they are for."""
+    """Return whether all files of the site were loaded and had their effect."""
     wait_until(lambda: "loaded" in browser.title, "the script has run", timeout=90)
     widths = browser.execute_script("return [...document.images].map(each => each.naturalWidth)")
     colour = browser.execute_script("return getComputedStyle(document.querySelector('h1')).color")
@@ -93,7 +93,7 @@ def is_whole(browser: Remote) -> bool:
 
 
 def shown_code(browser: Remote) -> list[str]:
-    """Return what the QR code of the page says, as the browser paints it."""
+    """Return the text of the page's QR code as the browser paints it."""
     width = 456
     grey = browser.execute_script(
         """
@@ -110,13 +110,13 @@ def shown_code(browser: Remote) -> list[str]:
 
 
 def download(site: PortalSite, origin: Origin) -> None:
-    """Use up 20 MB of the client's volumes, by another connection of its own."""
+    """Download 20 MB, which count towards the client's volumes, on a separate connection."""
     command = ["mptcpize", "run", "curl", "-s", "-o", "/dev/null", "-x", site.proxy.url(), origin.url("big")]
     site.client.run(command, timeout=90)
 
 
 def access_log(site: PortalSite) -> str:
-    """Return what Squid was asked for."""
+    """Return Squid's access log."""
     return (site.proxy.logs / "access.log").read_text()
 
 
@@ -125,7 +125,7 @@ def text_of(browser: Remote, selector: str) -> str:
 
 
 def until_it_says(browser: Remote, words: str) -> None:
-    """Wait until the check page, by its own script, says *words*."""
+    """Wait until the check page, through its own script, shows *words*."""
     try:
         wait_until(lambda: words in text_of(browser, "#answer"), f"the page says {words!r}", timeout=90)
     except Exception as error:
@@ -133,7 +133,7 @@ def until_it_says(browser: Remote, words: str) -> None:
 
 
 def keep(browser: Remote, name: str) -> None:
-    """Write screenshots of the page in all sizes and schemes, for people, to where MPTCP_SCREENSHOTS says."""
+    """If MPTCP_SCREENSHOTS is set, write screenshots of the page in all sizes and schemes there, for people."""
     if not (wanted := os.environ.get("MPTCP_SCREENSHOTS")):
         return
     Path(wanted).mkdir(parents=True, exist_ok=True)
@@ -144,11 +144,14 @@ def keep(browser: Remote, name: str) -> None:
 
 
 def judge(browser: Remote, *statuses: int) -> None:
-    """Fail where the page is not for everybody: colours, names, order, width. *statuses*: what answers may have."""
+    """Fail if the page is not accessible: colours, names, order, width.
+
+    *statuses*: HTTP errors that answers may have.
+    """
     for size in SIZES:
         for scheme in SCHEMES:
             look_as(browser, size, scheme)
-            # A scheme changes colours alone.
+            # A scheme changes only colours.
             assert axe.faults(browser, of_colour=scheme != SCHEMES[0]) == [], (size, scheme)
             assert not is_wider_than(browser, size), (size, scheme)
     expected = [f"status of {each}" for each in statuses]
@@ -169,7 +172,7 @@ def test_a_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: st
     assert site.node.mib()["MPTcpExtMPJoinAckRx"] > joined
 
     def logged() -> bool:
-        """Squid logs a tunnel when it is closed."""
+        """Return whether the log is complete: Squid logs a tunnel only when it is closed."""
         log = access_log(site)
         return log.count("picture.gif") >= PICTURES if scheme == "http" else f"CONNECT {host}:443" in log
 
@@ -177,7 +180,7 @@ def test_a_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: st
 
 
 def test_chromium_does_what_proxy_pac_says(site: PortalSite, origin: Origin) -> None:
-    """The origin's address is private: asked for directly. The check page, whose name nobody knows: by the proxy."""
+    """The origin has a private address, so Chromium asks it directly. It asks for the check page through the proxy."""
     with chromium(site, pac_flag(site)) as browser:
         browser.get(origin.url("direct/site.html"))
         assert is_whole(browser)
@@ -223,7 +226,7 @@ def test_the_check_page_follows_what_happens(site: PortalSite, origin: Origin) -
 
 
 def test_the_check_page_without_multipath(site: PortalSite) -> None:
-    """Whatever caps there are: the throttler knows of no subflow of a connection without it."""
+    """The throttler knows no subflows of a connection without MPTCP, whatever caps are in force."""
     with site.throttled(LTE_CAPPED), chromium(site, proxy_flag(site), mptcp=False) as browser:
         browser.get(CHECK)
         until_it_says(browser, "Plain TCP over one path")
@@ -231,7 +234,7 @@ def test_the_check_page_without_multipath(site: PortalSite) -> None:
         assert "What speaks Multipath TCP" in text_of(browser, "#systems")
         judge(browser)
         keep(browser, "check-plain")
-        # Defect: the link led to the page at an address of the proxy's host, which the proxy denies.
+        # Defect: the link led to an address of the proxy's host, to which the proxy denies access.
         browser.execute_script("document.querySelector('#systems a').click()")
         wait_until(lambda: browser.current_url == f"{CHECK}use/", "the link is followed", timeout=90)
         wait_until(lambda: "Set it up" in text_of(browser, "main"), "the steps are there", timeout=90)
@@ -241,7 +244,7 @@ def test_the_check_page_without_multipath(site: PortalSite) -> None:
 
 
 def test_while_the_throttler_does_not_run_the_page_says_so(site: PortalSite) -> None:
-    """Programs get 503 then, and the page is one."""
+    """The check page has status 200, its JSON 503."""
     with chromium(site, proxy_flag(site)) as browser:
         with site.throttled(LTE_CAPPED):
             browser.get(CHECK)
@@ -270,7 +273,7 @@ window.fetch = async () => {
   return new Response(JSON.stringify(window.report));
 };
 """
-"""In place of the portal's answers: what the page does with one that a test has made."""
+"""Replacement for the portal's answers, so that a test can choose the report that the page gets."""
 WATCHED = """
 window.written = [];
 new MutationObserver((found) => {
@@ -296,15 +299,17 @@ def told(left: str, throttler: str = "answered", transport: str = "multipath") -
 
 
 def shown_report(browser: Remote, report: dict[str, object]) -> None:
-    """Have the page answered by *report*, and wait until it was, twice: once it has done with the first of them."""
+    """Let the page receive *report* twice: at the second time it has finished with the first one."""
     browser.execute_script("window.report = arguments[0]; window.answers = 0", report)
     wait_until(lambda: browser.execute_script("return window.answers") > 1, "the page has asked", timeout=90)
 
 
 @pytest.mark.nightly
 def test_the_page_writes_what_changed_and_keeps_what_it_knows(site: PortalSite) -> None:
-    """Defects: all lines were written anew, and so read out, whenever one changed; and where too many asked at once,
-    names, caps and volumes went from the page until a later look."""
+    """Defects: the page rewrote all lines if one changed, so that screen readers read all of them.
+
+    And when the portal was too busy to answer, names, caps and volumes vanished from the page until a later answer.
+    """
     with chromium(site, proxy_flag(site)) as browser:
         browser.get(CHECK)
         browser.execute_script(MADE_UP)
@@ -324,7 +329,7 @@ def test_the_page_writes_what_changed_and_keeps_what_it_knows(site: PortalSite) 
         shown_report(browser, told("20 MB"))
         assert "month: 20 MB left." in text_of(browser, "#lines")
         assert "Too many" not in text_of(browser, "#state")
-        # That the connection is another by now is news all the same.
+        # The page must still show that the connection is now another one.
         shown_report(browser, told("", "busy", "tcp"))
         assert text_of(browser, "#headline") == "Plain TCP over one path"
         assert text_of(browser, "#lines") == "Too many ask at the moment"
@@ -350,7 +355,7 @@ def test_while_the_portal_does_not_run_there_is_a_page_that_says_so_and_waits(si
         with chromium(site, proxy_flag(site)) as browser:
             browser.get(CHECK)
             assert text_of(browser, "h1") == "The check page does not answer"
-            judge(browser, 503, 404)  # there is no icon either
+            judge(browser, 503, 404)  # the icon is missing, too
             keep(browser, "check-missing")
             site.start_portal()
             wait_until(lambda: "Multipath TCP" in text_of(browser, "#answer"), "the check page comes", timeout=90)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The captive portal API: RFC 8908's answer, with what is left of the client's own volume."""
+"""Tests for the captive portal API: the answer of RFC 8908, with what is left of the client's own volume."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_without_a_throttler_there_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_a_throttler_that_hangs_is_not_one_without_volumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: who joined meanwhile was told that there is no volume, and systems ask once."""
+    """Defect: systems that joined meanwhile were told that they have no volume, and systems ask only once."""
     monkeypatch.setattr("mptcp_portal.asking._PATIENCE", 0.05)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
@@ -70,7 +70,7 @@ def test_a_throttler_that_hangs_is_not_one_without_volumes(tmp_path: Path, monke
 def test_by_its_own_certificate_the_address_is_the_connections(throttler: Path) -> None:
     text = "captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}"
     assert ask(throttler, "10.0.0.7", text).json() == {"captive": False, "bytes-remaining": 7}
-    # Who claims to be another is not believed.
+    # A client's own claim about its address is ignored.
     assert ask(throttler, "10.0.0.9", text, **{"X-Forwarded-For": "10.0.0.7"}).json() == {"captive": False}
 
 
@@ -80,7 +80,7 @@ def test_who_stands_in_front_must_be_the_one(throttler: Path) -> None:
 
 
 def test_nobody_is_led_to_the_host_that_a_request_names(tmp_path: Path) -> None:
-    """Defect: with a slash behind the path, the answer was a redirect to the host of the Host header, by HTTP."""
+    """Defect: a slash behind the path caused a redirect by HTTP to the host that the Host header named."""
     captive = load_settings(TEXT, "portal.yaml").captive
     assert captive is not None
     client = TestClient(captive_app(captive, Asker(tmp_path / "s", pause=0)), base_url="http://evil.example")
@@ -90,7 +90,7 @@ def test_nobody_is_led_to_the_host_that_a_request_names(tmp_path: Path) -> None:
 
 
 async def ask_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str, str], Any]:
-    """Ask *app* without a thread and a loop of its own; return status, headers and document."""
+    """Ask *app* within the running event loop; return status, headers and document."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -128,7 +128,7 @@ def test_where_too_many_ask_at_once_nobody_is_told_that_there_is_no_volume(tmp_p
             assert status == 503
             again.append(int(headers["retry-after"]))
     assert [status for status, _, _ in answers].count(200) == MOST_SYSTEMS
-    # They do not all come again at one moment.
+    # The retry times differ, so that the clients do not all return at the same moment.
     assert 10 <= min(again) < max(again) < 20
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The check page as it is served: who gets it, whose connection it shows, and what no browser may do with it."""
+"""Tests for the check page: who gets it, whose connection it shows, and what browsers must not do with it."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_a_client_gets_its_own_connection(throttler: Path) -> None:
 
 
 def test_clients_behind_one_nat_get_each_their_own(tmp_path: Path) -> None:
-    """Defect: who had the same address and port towards another address of the proxy got the other's connection."""
+    """Defect: a client with the same address and port towards another proxy address saw the other's connection."""
     known = {"10.77.1.2:40000": KNOWN["10.77.1.2:40000"] | {"local": PROXY}}
     for look in (lambda _: None, lambda ends: KernelView(ends == ends_of(40000), 2)):
         with answering(tmp_path / "s", of_clients(known)), served(tmp_path / "s", look=look) as client:
-            for _ in range(2):  # within the second for which an answer is kept
+            for _ in range(2):  # the second request comes within the second for which an answer is cached
                 assert "LTE" in client.get("/", headers={"MPTCP-Client": MINE}).text
                 for proxy in ("10.77.8.3 3128", "10.77.8.2 8080"):
                     headers = {"MPTCP-Client": f"10.77.1.2 40000 {proxy}"}
@@ -87,7 +87,7 @@ def test_clients_behind_one_nat_get_each_their_own(tmp_path: Path) -> None:
 
 
 def test_whose_ends_were_those_of_another_connection_gets_nothing_of_it(tmp_path: Path) -> None:
-    """Within the second for which an answer is kept."""
+    """The new connection asks within the second for which the other's answer is cached."""
     views = [KernelView(True, 2, 0xABCD), KernelView(False)]
     known = {"10.77.1.2:40000": KNOWN["10.77.1.2:40000"] | {"token": "0000abcd"}}
     with answering(tmp_path / "s", of_clients(known)), served(tmp_path / "s", look=lambda _: views.pop(0)) as client:
@@ -100,7 +100,7 @@ def test_whose_ends_were_those_of_another_connection_gets_nothing_of_it(tmp_path
 def test_where_squid_conf_is_of_an_earlier_version_nobodys_connection_is_shown(
     throttler: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator's own file stays through an upgrade, and names the client's end alone."""
+    """An upgrade keeps an operator's own squid.conf, whose header names only the client's end of the connection."""
     looks: list[Ends] = []
     with served(throttler, look=looks.append) as client:
         for _ in range(3):
@@ -148,7 +148,7 @@ def test_without_squids_word_whom_it_is_for_nothing_is_said(
     [{"Content-Length": "5"}, {"Content-Length": "00"}, {"Transfer-Encoding": "chunked"}, {"Transfer-Encoding": ""}],
 )
 def test_a_request_with_a_body_ends_the_connection(throttler: Path, headers: dict[str, str]) -> None:
-    """It is Squid's, and the next request in it may be another client's."""
+    """The connection is Squid's, and the next request on it may be another client's."""
     with served(throttler) as client:
         answer = client.get("/check.json", headers={"MPTCP-Client": MINE, **headers})
         assert client.get("/check.json", headers={"MPTCP-Client": MINE, "Content-Length": "0"}).status_code == 200
@@ -174,7 +174,7 @@ def test_a_proxy_in_between_is_known_by_via(throttler: Path, via: list[str], rel
 
 
 def test_behind_a_relay_a_second_subflow_is_waited_for_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its requests has a connection of its own, whose second subflow comes after the request."""
+    """Each request of a relay uses a new connection, whose second subflow joins after the request."""
     monkeypatch.setattr(own_connection, "INTERVAL", 0.0)
     subflows: list[KernelView | None] = []
     looks = 0
@@ -217,7 +217,7 @@ def test_programs_are_told_by_the_status_that_the_throttler_has_no_say_in_it(tmp
     with served(tmp_path / "nobody.sock") as client:
         found = client.get("/check.json", headers={"MPTCP-Client": MINE})
         assert (found.status_code, found.json()["transport"]) == (503, "multipath")
-        assert found.headers["content-type"] == "application/json"  # by which squid.conf knows it
+        assert found.headers["content-type"] == "application/json"  # squid.conf recognizes the answer by this type
         assert int(found.headers["retry-after"]) > 0
         assert client.get("/", headers={"MPTCP-Client": MINE}).status_code == 200
 
@@ -243,12 +243,12 @@ def test_who_comes_by_plain_tcp_is_led_to_what_is_to_be_done_with_their_device(t
         assert f'id="{AGENTS[agent]}"' in client.get("/use/", headers=headers).text
         assert client.get("/check.json", headers=headers).json()["advice"]
         assert client.get("/check.json", headers=headers | {"MPTCP-Client": MINE}).json()["advice"] == []
-        # What stands between them and the proxy is no device of theirs.
+        # With a relay in between, the page cannot know the client's device.
         assert 'href="use/#' not in client.get("/", headers=headers | {"Via": "1.1 relay, 1.1 proxy"}).text
 
 
 def test_a_daemon_that_answers_with_all_it_knows_gives_nothing_away(tmp_path: Path) -> None:
-    """One from before there were requests."""
+    """A daemon from before the request protocol answers with everything it knows."""
     everything = {
         "version": "0",
         "connections": [{"subflows": [{"path": "secret"}]}],
@@ -274,7 +274,7 @@ def test_answers_are_kept_by_nobody_and_load_nothing(throttler: Path) -> None:
             assert answer.headers["cross-origin-resource-policy"] == "same-origin"
             assert "access-control-allow-origin" not in answer.headers
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
-    # All that is loaded lies beside the page; neither script nor style stands in it.
+    # The page loads only files beside it, without inline scripts or styles.
     assert set(re.findall(r'(?:src|href)="([^"]+)"', page)) <= {
         "portal.css",
         "icon.svg",
@@ -285,8 +285,10 @@ def test_answers_are_kept_by_nobody_and_load_nothing(throttler: Path) -> None:
 
 
 def test_the_page_says_how_to_use_the_proxy_where_it_is_reached_through_the_proxy(throttler: Path) -> None:
-    """Defect: its link led to an address of the proxy's host, where the proxy lets nobody go: who had set the proxy by
-    hand, as the steps there say, was denied them."""
+    """Defect: the link led to an address of the proxy's host, which the proxy denies to clients.
+
+    Clients that had set the proxy by hand, as the steps there say, were denied the page.
+    """
     for_squid = {"MPTCP-Client": MINE}
     with served(throttler) as client:
         text = client.get("/", headers=for_squid).text
@@ -302,7 +304,7 @@ def test_the_page_says_how_to_use_the_proxy_where_it_is_reached_through_the_prox
             answer, expected = client.get(f"/{link}{name}", headers=for_squid), itself.get(f"/{name}")
             assert (answer.status_code, answer.content) == (200, expected.content), name
             assert answer.headers == expected.headers, name
-        # Others are refused, and with a slash too many nobody is led to where a client claims to be.
+        # Other paths give 404; an extra slash must not redirect to the host that the Host header names.
         headers = for_squid | {"Host": "evil.example"}
         for name in ("use//", "use/proxy.pac/", "use/check.json"):
             assert client.get(f"/{name}", headers=headers, follow_redirects=False).status_code == 404, name
@@ -333,7 +335,7 @@ NASTY = "<b>x</b>\"'&</script>"
 
 
 def test_names_from_the_policy_are_text_not_html(tmp_path: Path) -> None:
-    """Of paths, rules and budgets."""
+    """This applies to names of paths, rules and budgets."""
     nasty = {
         "multipath": True,
         "subflows": [WIFI | {"path": NASTY}, LTE | {"rule": NASTY}],
@@ -342,7 +344,7 @@ def test_names_from_the_policy_are_text_not_html(tmp_path: Path) -> None:
     with answering(tmp_path / "s", of_clients({"10.77.1.2:40000": nasty})), served(tmp_path / "s") as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
     assert "<b>" not in page
-    # Headline, line of the cap, line of the volume, table, label of the volume.
+    # The places are: headline, line of the cap, line of the volume, table, label of the volume.
     assert page.count("&lt;b&gt;x&lt;/b&gt;&#34;&#39;&amp;&lt;/script&gt;") == 5
 
 
@@ -370,7 +372,7 @@ def test_a_crowd_does_not_become_a_crowd_of_questions(tmp_path: Path) -> None:
 
 
 def test_a_client_with_many_connections_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """Defect: one with six connections had all places, and all others were told that too many ask."""
+    """Defect: a client with six connections took all places, and all others were told that too many ask."""
 
     async def both() -> tuple[list[Throttler], list[Throttler]]:
         asker = Asker(tmp_path / "s", pause=0.01)
@@ -387,7 +389,7 @@ def test_a_client_with_many_connections_keeps_nobody_waiting(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("address", ["[2001:db8:0:1::{:x}]", "[::ffff:10.0.0.9]"])
 def test_a_client_with_many_ipv6_addresses_keeps_nobody_waiting(tmp_path: Path, address: str) -> None:
-    """Defect: six privacy addresses of one /64 had all places."""
+    """Defect: six privacy addresses of one /64 took all places."""
 
     async def both() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.01)
@@ -402,7 +404,7 @@ def test_a_client_with_many_ipv6_addresses_keeps_nobody_waiting(tmp_path: Path, 
 
 
 def test_phones_behind_one_nat64_have_a_place_each(tmp_path: Path) -> None:
-    """Defect: all that a translator writes into 64:ff9b::/96 were one client, with one place."""
+    """Defect: all clients that a translator maps into 64:ff9b::/96 counted as one client, with one place."""
 
     async def phones() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.01)
@@ -414,7 +416,7 @@ def test_phones_behind_one_nat64_have_a_place_each(tmp_path: Path) -> None:
 
 
 def test_a_page_waits_for_pages_alone(tmp_path: Path) -> None:
-    """Defect: pages and systems waited for each other: 40 s in place of three."""
+    """Defect: check pages and captive-portal questions waited in one queue: 40 s instead of three."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -468,7 +470,7 @@ def test_who_goes_away_takes_nobodys_answer_along(tmp_path: Path) -> None:
 
 
 def test_the_bar_of_a_volume_has_its_levels(throttler: Path) -> None:
-    """Defect: it was green until nothing was left."""
+    """Defect: the bar was green until nothing was left."""
     with served(throttler) as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
         (found,) = client.get("/check.json", headers={"MPTCP-Client": MINE}).json()["budgets"]
@@ -478,7 +480,7 @@ def test_the_bar_of_a_volume_has_its_levels(throttler: Path) -> None:
 
 
 def test_the_headline_alone_is_read_out_by_itself(throttler: Path) -> None:
-    """Defect: all lines were, and of a download every three seconds how much is left."""
+    """Defect: screen readers read all lines, so during a download the remaining volume every three seconds."""
     with served(throttler) as client:
         page = client.get("/", headers={"MPTCP-Client": MINE}).text
     assert re.findall(r"<(\w+)[^>]*aria-live", page) == ["h1"]

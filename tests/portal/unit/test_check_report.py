@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the check page says: the truth of kernel and throttler, in words for the phone's owner."""
+"""Tests for the text of the check page: facts of kernel and throttler in words for the owner of a phone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal_throttler import LTE, MONTH, WIFI
 from mptcp_portal.check_report import KernelView, Report, Throttler, Transport, report
 
 PLAIN = KernelView(False, 1, 5)
-"""A connection that has fallen back to plain TCP, which the throttler knows all the same."""
+"""A connection that has fallen back to plain TCP. The throttler still knows it."""
 MULTIPATH = KernelView(True, 2, 0x4F037D87)
 YOUNG = {"time": 1000.0, "since": 995.0}
 
@@ -37,11 +37,11 @@ def test_one_path_may_be_joined_by_others() -> None:
 
 
 def test_of_an_older_connection_nothing_is_said_to_be_on_its_way() -> None:
-    """Defect: the headline ended in "so far" for as long as the page was open."""
+    """Defect: the headline ended with "so far" for as long as the page was open."""
     assert told(KernelView(True, 1, 1), subflows=[WIFI]).headline == "Multipath TCP with 1 subflow: Wi-Fi"
     old = {"subflows": [WIFI, LTE], "time": 1000.0, "since": 990.0}
     assert told(MULTIPATH, **old).headline == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
-    # A throttler from before this key says nothing of the age: one path alone may be the first of several.
+    # An older throttler does not report the age, so that a single path may be the first of several.
     for subflows, words in (([WIFI, LTE], "2 subflows: Wi-Fi and LTE"), ([WIFI], "1 subflow so far: Wi-Fi")):
         found = report(MULTIPATH, {"multipath": True, "subflows": subflows, "budgets": []}, Throttler.ANSWERED)
         assert found.headline == f"Multipath TCP with {words}"
@@ -82,7 +82,7 @@ def test_paths_without_a_name_go_by_their_address() -> None:
     [
         (0, 5 * 10**9, "all of 5 GB used up"),
         (-3, 5 * 10**9, "all of 5 GB used up"),
-        (1, 5 * 10**9, "0 of 5 GB left"),  # rounded down: never more than there is
+        (1, 5 * 10**9, "0 of 5 GB left"),  # rounded down, so that the page never shows more than is left
         (4_999_999_999, 5 * 10**9, "4.99 of 5 GB left"),
         (1_500_000, 200 * 10**6, "1.5 of 200 MB left"),
         (400, 900, "400 of 900 B left"),
@@ -114,7 +114,7 @@ def test_volumes(left: int, volume: int, words: str) -> None:
 def test_a_budget_with_several_steps_says_which_is_reached(
     used: int, step: int | None, next_step: int | None, words: str
 ) -> None:
-    """Defect: with 5.5 GB used of a step at 5 and one at 6 GB the page said that 0.5 of 6 GB were left."""
+    """Defect: with 5.5 GB used and steps at 5 and 6 GB, the page said that 0.5 of 6 GB were left."""
     mega = 1_000_000
     volumes = {
         "used": used * mega,
@@ -127,7 +127,7 @@ def test_a_budget_with_several_steps_says_which_is_reached(
 
 
 def test_a_volume_says_until_when_by_the_clock_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: it was said by the clock of the host, without its zone: hours off where the policy has another."""
+    """Defect: the page used the host's clock without naming the zone, hours off if the policy has another zone."""
     import time
 
     month = MONTH | {"until": 1_796_083_200.0}
@@ -138,7 +138,7 @@ def test_a_volume_says_until_when_by_the_clock_of_the_policy(monkeypatch: pytest
         assert line == "month: 1.2 of 5 GB left until 1 December, 00:00 (UTC)."
         (line,) = told(PLAIN, budgets=[month], time_zone="Europe/Athens").lines[1:]
         assert line == "month: 1.2 of 5 GB left until 1 December, 02:00 (Europe/Athens)."
-        # A throttler from before this key, and one whose zones are not known here.
+        # An older throttler without this key, and time zones that this host does not know.
         for zone in (None, "Nowhere/Else", "../etc/passwd"):
             (line,) = told(PLAIN, budgets=[month], time_zone=zone).lines[1:]
             assert line == "month: 1.2 of 5 GB left until 1 December, 05:30 (UTC+0530)."
@@ -151,7 +151,7 @@ def test_a_volume_says_until_when_by_the_clock_of_the_policy(monkeypatch: pytest
 
 
 def test_plain_tcp_is_what_the_kernel_says() -> None:
-    """A throttler may not have heard yet that the connection fell back."""
+    """The throttler may not know yet that the connection has fallen back."""
     found = told(PLAIN, subflows=[WIFI, LTE])
     assert found.transport is Transport.TCP
     assert found.headline == "Plain TCP over one path"
@@ -173,7 +173,7 @@ def test_plain_tcp_is_what_the_kernel_says() -> None:
 def test_without_a_throttler_what_the_kernel_knows_is_said(
     kernel: KernelView | None, throttler: Throttler, headline: str, word: str
 ) -> None:
-    # What an answer says that was not asked for must not count.
+    # Ignore an answer that came without a question.
     found = report(kernel, {"multipath": True, "subflows": [LTE], "budgets": [MONTH]}, throttler)
     assert found.headline == headline
     assert word in " ".join(found.lines)
@@ -181,7 +181,7 @@ def test_without_a_throttler_what_the_kernel_knows_is_said(
 
 
 def test_of_plain_tcp_that_the_throttler_cannot_know_nothing_of_it_counts() -> None:
-    """It may still have a connection with the same ends that is over."""
+    """The throttler may still know an ended connection with the same ends."""
     found = told(KernelView(False), subflows=[LTE], budgets=[MONTH])
     assert found.headline == "Plain TCP over one path"
     assert (found.subflows, found.budgets) == ((), ())

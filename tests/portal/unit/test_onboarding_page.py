@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The page for new clients: made from the settings alone, whatever a client sends."""
+"""Tests for the page for new clients: it depends only on the settings, not on what a client sends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_a_client_claims_the_host_is_changes_nothing(path: str) -> None:
 
 @pytest.mark.parametrize("path", [f"{each}/" for each in PATHS[1:]])
 def test_nobody_is_led_to_the_host_that_a_client_claims(path: str) -> None:
-    """Defect: with a slash too many, the answer was a redirect to the host of the request's Host header."""
+    """Defect: an extra slash caused a redirect to the host of the request's Host header."""
     found = client(*FULL, host="evil.example").get(path, follow_redirects=False)
     assert found.status_code == 404
     assert "location" not in found.headers
@@ -91,7 +91,7 @@ def test_names_are_text_not_html() -> None:
 
 
 def test_the_qr_code_is_the_pages_address() -> None:
-    """Another address, another picture; decoding it is for the browser test."""
+    """Another address gives another picture. The browser test decodes it."""
     one, other = (client(*more).get("/qr.svg").text for more in ((), ("url: http://proxy.example.net/",)))
     assert one.startswith("<?xml")
     assert one != other

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who waits for a throttler that takes long: so many of one network, no longer than a connection lasts, and not beyond
-the portal's end."""
+"""Tests for clients that wait for a slow throttler: how many of one network, for how long, and at the portal's end."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from mptcp_portal.check_report import Throttler
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[Path]:
-    """A throttler that takes each question and answers none."""
+    """A throttler that accepts each question and answers none."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -31,7 +30,7 @@ def silent(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_whose_turn_does_not_come_is_told_so(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: each waited for all before it, as long as that took, and its connection was cut off without an answer."""
+    """Defect: each client waited for all earlier ones without a limit, until its connection was cut off unanswered."""
     monkeypatch.setattr(asking, "LONGEST_SECONDS", 0.01)
     monkeypatch.setattr(asking, "_PATIENCE", 600.0)
 
@@ -104,7 +103,7 @@ def test_at_the_end_nobody_waits(silent: Path) -> None:
 def test_a_throttler_that_the_portal_may_not_ask_is_told_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: pages said that the throttler does not run, while it did, and the journal had no word of it."""
+    """Defect: pages said that a running throttler does not run, and the journal had no message about it."""
 
     async def refuse(*_: object) -> dict[str, Any]:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -120,7 +119,7 @@ def test_a_throttler_that_the_portal_may_not_ask_is_told_once(
 
 
 def statuses_of(path: Path, addresses: list[str]) -> list[Throttler]:
-    """Return what becomes of it where systems at *addresses* ask for their volume, all at once."""
+    """Return the statuses if systems at *addresses* all ask for their volume at the same time."""
 
     async def ask() -> list[Throttler]:
         asker = Asker(path, pause=0.001)
@@ -131,8 +130,10 @@ def statuses_of(path: Path, addresses: list[str]) -> list[Throttler]:
 
 
 def test_phones_of_one_lan_have_half_of_the_places(tmp_path: Path) -> None:
-    """Defect: all phones of an IPv6 LAN, which are in one /64, had one place together: when an access point came back,
-    one was told its volume and all others that too many ask."""
+    """Defect: all phones of an IPv6 LAN, which share a /64, had one place together.
+
+    When an access point came back, one phone was told its volume, and all others that too many ask.
+    """
     phones = [f"2001:db8:0:1::{number:x}" for number in range(1, MOST_SYSTEMS_OF_ONE + 2)]
     elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MOST_SYSTEMS - MOST_SYSTEMS_OF_ONE + 2)]
     statuses = statuses_of(tmp_path / "s", [*phones, *elsewhere])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one client can hold of the portal's servers: so many connections, for so long, whatever it does with them.
+"""Tests for the limits of what one client can hold of the portal's servers: connections, time and memory.
 
-The servers' times are those of an event loop whose clock the tests put forward: none waits, and none is too slow.
+The event loop's clock is moved by the tests: none of them waits, and none depends on the machine's speed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from mptcp_portal.bounded import BoundedServer, Bounds
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = b"x" * 300_000
 LIMIT = 1000.0
-"""Seconds: so long no machine takes for what is done within the limit here."""
+"""Seconds. No machine takes this long for the steps of a test that must finish within the limit."""
 
 
 class MovedLoop(asyncio.SelectorEventLoop):
-    """One whose clock is ahead of the machine's by what the test adds."""
+    """An event loop whose clock is ahead of the machine's by :attr:`ahead` seconds."""
 
     ahead = 0.0
 
@@ -43,7 +43,7 @@ def play(scene: Coroutine[None, None, None]) -> None:
 
 
 async def pass_by(seconds: float) -> None:
-    """Have so much time pass: what had come by then is taken in before, and what is due then is done."""
+    """Move the clock by *seconds*, after handling events that have arrived; then run everything that is due."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, MovedLoop)
     for _ in range(20):
@@ -55,7 +55,7 @@ async def pass_by(seconds: float) -> None:
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers without reading the request's body, as the pages do."""
+    """Answer without reading the request's body, as the pages do."""
     body = LARGE if scope["path"] == "/large" else b"small"
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -96,7 +96,7 @@ async def is_let_in(port: int, address: str = "127.0.0.1") -> bool:
 
 
 async def connections(server: BoundedServer, count: int) -> None:
-    """Wait until the server has so many."""
+    """Wait until the server has *count* connections."""
     async with asyncio.timeout(30):
         while len(server.server_state.connections) != count:  # noqa: ASYNC110 -- the server tells nobody
             await asyncio.sleep(0.01)
@@ -117,7 +117,10 @@ async def connections(server: BoundedServer, count: int) -> None:
 def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes, is_kept: bool
 ) -> None:
-    """The client does its part and then nothing; it is not asked whether it reads. What is no request ends at once."""
+    """The client sends something and then nothing, and need not read.
+
+    If it sends no HTTP, the connection ends at once.
+    """
 
     async def hold() -> None:
         async with served(Bounds(keep_alive=int(LIMIT))) as (server, port):
@@ -126,12 +129,12 @@ def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
             client.connect(("127.0.0.1", port))
             with client:
                 client.sendall(first)
-                # Who comes after it is let in after it, and answered after it.
+                # This later client is accepted and answered after the first one's data.
                 assert await is_let_in(port)
                 client.sendall(later)
                 assert await is_let_in(port)
                 await connections(server, 1 if is_kept else 0)
-                # Idle at first, and then with a request that never comes.
+                # The connection is first idle, and then waits for a request that never comes.
                 await pass_by(LIMIT / 2)
                 assert len(server.server_state.connections) == is_kept
                 await pass_by(2 * LIMIT)
@@ -149,7 +152,7 @@ def test_a_connection_on_which_nothing_is_brought_to_an_end_is_given_up(
 def test_a_body_that_is_no_http_ends_its_connection_without_a_word(
     caplog: pytest.LogCaptureFixture, request_line: bytes, is_answered: bool
 ) -> None:
-    """Defect: there were two answers, which was an error of ours, of 30 lines in the journal, for each such request."""
+    """Defect: the server sent two answers, and each such request put an internal error of 30 lines into the journal."""
     head = request_line + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     async def ask() -> None:
@@ -161,7 +164,7 @@ def test_a_body_that_is_no_http_ends_its_connection_without_a_word(
                 if is_answered:
                     client.sendall(head)
                     await connections(server, 1)
-                    # Who comes after it is answered after it.
+                    # This later client is answered after the first one's data.
                     assert await is_let_in(port)
                     client.sendall(b"no length\r\n")
                 else:
@@ -176,13 +179,13 @@ def test_a_body_that_is_no_http_ends_its_connection_without_a_word(
 
 def test_a_client_that_asks_in_time_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
-        # So long that what a connection may be idle decides nothing here.
+        # The limit for idle connections is too long to matter here.
         async with served(Bounds(keep_alive=int(10 * LIMIT))) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             for _ in range(5):
                 writer.write(GET)
                 assert (await one_answer(reader)).endswith(b"small")
-                # More than the limit of the first request after two; each answer begins the time anew.
+                # Two of these pauses exceed the limit for the first request; each answer restarts the timer.
                 await pass_by(0.6 * LIMIT)
             writer.close()
 
@@ -210,7 +213,7 @@ def test_one_address_takes_no_more_than_its_share() -> None:
 
 
 class PlacedLoop(asyncio.SelectorEventLoop):
-    """One to which connections come from the addresses of a test, one after the other, and then as they do."""
+    """An event loop in which the first connections seem to come from the test's addresses, one after the other."""
 
     addresses: Iterator[str] = iter(())
 
@@ -231,7 +234,7 @@ class PlacedLoop(asyncio.SelectorEventLoop):
 def test_a_client_with_many_ipv6_addresses_takes_no_more_than_its_share(
     addresses: tuple[str, ...], is_one: bool
 ) -> None:
-    """Defect: each address of a client's /64 had a share, so that one client took all connections of a server."""
+    """Defect: each address of a client's /64 had its own share, so one client took all of a server's connections."""
 
     async def crowd() -> None:
         loop = asyncio.get_running_loop()
@@ -252,7 +255,7 @@ def test_a_client_with_many_ipv6_addresses_takes_no_more_than_its_share(
 
 
 def test_what_a_connection_holds_is_bounded() -> None:
-    """By Linux, twice what is asked for."""
+    """Linux reports twice the buffer size that was requested."""
 
     async def look() -> None:
         async with served(Bounds()) as (server, port):
@@ -277,7 +280,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_a_handshake_that_does_not_come_is_bounded_too(
     monkeypatch: pytest.MonkeyPatch, files: tuple[Path, Path]
 ) -> None:
-    """asyncio knows of a connection by TLS when its handshake is done, and waits a minute for it."""
+    """asyncio reports a TLS connection only after its handshake, for which it waits up to a minute."""
     context = ssl.create_default_context(cafile=str(files[0]))
 
     async def crowd() -> None:

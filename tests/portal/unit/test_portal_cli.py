@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The command ``mptcp-portal``: mistakes are lines, and its exit status says that a restart cures nothing."""
+"""Tests for the command ``mptcp-portal``: mistakes take one line, and the exit status tells systemd not to restart."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_mistake_is_one_line(text: str, says: str, tmp_path: Path, capsys: pyt
 def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: ``check`` waited at the terminal for the password, found no errors, and the service could not start."""
+    """Defect: ``check`` asked for the password at the terminal and found no errors, but the service could not start."""
     certificate, key = self_signed(tmp_path)
     path = tmp_path / "portal.yaml"
     key.write_bytes(encrypted(key))
@@ -77,7 +77,10 @@ def test_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_an_address_that_the_host_does_not_have_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may come later, and is listened on; if it was mistyped nothing else would tell."""
+    """The address may come later, and the portal will then listen on it.
+
+    Without the warning a typo would go unnoticed.
+    """
     monkeypatch.setattr(cli, "unreadable_by_unit", lambda *_: [])
     path = tmp_path / "portal.yaml"
     path.write_text(
@@ -105,7 +108,7 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path) -> None:
-    """The real process, by plain sockets: uvicorn would believe X-Forwarded-For of a client on this host."""
+    """Start the real process and use plain sockets: uvicorn would believe X-Forwarded-For of a client on this host."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: {_own_name()}, listen: 127.0.0.1:{port}}}\nstatus_socket: {tmp_path}/none\n")
     notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -120,7 +123,7 @@ def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path
         head = "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n"
         assert " 403 " in _asked(port, head)
         own = _asked(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4 192.0.2.2 3128\r\n")
-        assert " 503 " in own.splitlines()[0]  # no throttler is there
+        assert " 503 " in own.splitlines()[0]  # the throttler does not run
         assert '"transport":"tcp"' in own
         assert "server:" not in own.lower()
         process.send_signal(signal.SIGTERM)
@@ -134,7 +137,7 @@ def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path
 
 
 def test_who_waits_when_it_stops_is_answered(tmp_path: Path) -> None:
-    """Defect: they were cut off after two seconds, and the journal had 40 lines of a traceback for each."""
+    """Defect: waiting clients were cut off after two seconds, each with a traceback of 40 lines in the journal."""
     port, path = reserved_port(), tmp_path / "portal.yaml"
     path.write_text(
         f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\nstatus_socket: {tmp_path}/s\n"
@@ -157,18 +160,18 @@ def test_who_waits_when_it_stops_is_answered(tmp_path: Path) -> None:
         for number, each in enumerate(waiting):
             each.sendall(f"{head}X-Forwarded-For: 10.0.0.{number}\r\n\r\n".encode())
         stack.enter_context(throttler.accept()[0])
-        # Who comes after them is answered after them.
+        # This client is answered after the waiting ones have been read.
         assert " 403 " in _asked(port, head)
         process.send_signal(signal.SIGTERM)
         answers = [b"".join(iter(partial(each.recv, 65536), b""))[:13] for each in waiting]
-        # On a busy machine a question may have been given up before.
+        # On a busy machine the portal may have given up a question before.
         assert set(answers) <= {b"HTTP/1.1 503 ", b"HTTP/1.1 200 "}
         assert answers[-1] == b"HTTP/1.1 503 "
         assert (process.wait(30), process.stdout.read()) == (0, "")
 
 
 def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(tmp_path: Path) -> None:
-    """Defect: a NOTIFY_SOCKET from another service's environment ended it, with a traceback of 30 lines."""
+    """Defect: a NOTIFY_SOCKET inherited from another service ended the portal with a traceback of 30 lines."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
     environment = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "30000000"}
@@ -188,7 +191,7 @@ def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(tmp_path:
 
 
 def test_what_keeps_it_from_saying_that_it_serves_is_one_line(tmp_path: Path) -> None:
-    """Defect: it was a traceback."""
+    """Defect: an error while writing its output gave a traceback."""
     path = tmp_path / "portal.yaml"
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\n")
     command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
@@ -198,7 +201,7 @@ def test_what_keeps_it_from_saying_that_it_serves_is_one_line(tmp_path: Path) ->
 
 
 def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path) -> None:
-    """Defect: only IPv6 was listened on, although the settings call [::] every address of this host."""
+    """Defect: the portal listened only on IPv6, although [::] in the settings means every address of this host."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(
         f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\nproxy: {{address: 192.0.2.1}}\n"
@@ -218,7 +221,7 @@ def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path) -> None:
 
 
 def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
-    """Defect: the files were read once, at the start; nothing said so until systems no longer trusted the API."""
+    """Defect: the portal read the files only at its start, unnoticed until systems no longer trusted the API."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     certificate, key = self_signed(tmp_path)
     (tmp_path / "new").mkdir()
@@ -268,7 +271,7 @@ def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> No
 
 
 def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_themselves(tmp_path: Path) -> None:
-    """Squid asks for all clients, from one address."""
+    """Squid asks for all clients from one address, so the check page has no limit per address."""
     certificate, key = self_signed(tmp_path)
     check, page, captive = (reserved_port() for _ in range(3))
     path = tmp_path / "portal.yaml"
@@ -287,7 +290,7 @@ def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_t
         answer = _asked(captive, "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", trusted)
         assert "content-type: application/captive+json" in answer
         assert answer.endswith('{"captive":false}')
-        # Through the proxy, too, for whom it lets go nowhere else on this host.
+        # Clients can also get this page through the proxy, which denies them everything else on this host.
         found = _asked(check, "GET /use/ HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n")
         assert " 200 " in found.splitlines()[0]
         assert "Set it up" in found
@@ -297,7 +300,7 @@ def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_t
                 assert not _is_refused(port)
             else:
                 _wait(lambda port=port: _is_refused(port))
-        # What clients send fills no journal.
+        # Invalid data from a client must not produce a line in the journal.
         held[check][0].sendall(b"\x00\r\n\r\n")
         assert b" 400 " in held[check][0].recv(4096)
         process.send_signal(signal.SIGTERM)

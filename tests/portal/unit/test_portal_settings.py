@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""portal.yaml: what it means, and every mistake with its line."""
+"""Tests for portal.yaml: the meaning of its keys, and each mistake with its line."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
         ("check: {listen: 0.0.0.0:3180}", 1, "loopback"),
         ("check: {listen: 127.0.0.1}", 1, "not an address and port"),
         ("check: {listen: 127.0.0.1:99999}", 1, "not an address and port"),
-        # Found by nobody but the kernel, when the service started.
+        # Otherwise only the kernel would notice this mistake, when the service starts.
         (ONBOARDING.replace("192.168.1.10:3181", "'[fe80::1]:3181'"), 3, "is link-local, multicast, or IPv4"),
         (ONBOARDING.replace("192.168.1.10:3181", "'[::ffff:192.168.1.10]:3181'"), 3, "IPv4 written as IPv6"),
         (ONBOARDING.replace("192.168.1.10:3181", "224.0.0.1:3181"), 3, "multicast"),
@@ -79,14 +79,14 @@ def test_the_address_of_the_page_is_what_is_written_or_where_it_listens() -> Non
         ("onboarding: {listen: 10.0.0.1:3181}", 1, "section proxy"),
         ("proxy: {address: 'a b'}", 1, "not an address or a name"),
         ("proxy: {address: 1.2.3}", 1, "not an address or a name"),
-        # A zone may be anything, and would stand in proxy.pac and in lines for a shell.
+        # A zone may contain any text, which would end up in proxy.pac and in shell commands.
         ("proxy: {address: 'fe80::1%eth0'}", 1, "not an address or a name"),
         ("proxy: {address: 'fe80::1%x; PROXY 192.0.2.6:1'}", 1, "not an address or a name"),
         ("proxy: {address: '[fe80::1]'}", 1, "not an address or a name"),
         ("proxy: {address: 'a\"; alert(1); \"'}", 1, "not an address or a name"),
         ("proxy: {address: '$(reboot)'}", 1, "not an address or a name"),
         ("proxy: {address: 'x.example.net:80'}", 1, "not an address or a name"),
-        # The script, the profile and the picture for phones were made with it, and led nowhere.
+        # Script, profile and QR code for phones would contain this address and lead nowhere.
         ("proxy: {address: 0.0.0.0}", 1, "not an address or a name"),
         ("proxy: {address: '::'}", 1, "not an address or a name"),
         ("proxy: {address: 127.0.0.1}", 1, "that clients reach"),
@@ -147,7 +147,7 @@ def test_one_port_is_another_one_with_another_address_or_family() -> None:
 
 @pytest.mark.parametrize("every", ["[::]", "[0::0:0]", "0.0.0.0"])
 def test_every_address_leaves_nobody_its_port(every: str) -> None:
-    """[::] is every address of IPv4, too."""
+    """[::] also includes every IPv4 address."""
     ports = ONBOARDING.replace("192.168.1.10:3181", f"'{every}:3180'") + "  url: http://x/\n"
     (said,) = problems(ports)
     assert '3180" is taken by check; write another port' in said

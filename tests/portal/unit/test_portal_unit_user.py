@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What root, who checks the portal's settings, is told of files that its unit cannot read."""
+"""Tests for the check of the portal's settings by root: it names files that the unit cannot read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_common.exit_status import DONE, FAILED
 from mptcp_portal.cli import main
 
 GROUP = "nogroup"
-"""One that every host has, in place of the throttler's."""
+"""A group that every host has, in place of the throttler's."""
 OTHER_GROUP = "adm"
 UNIT = "mptcp-portal.service"
 CREDENTIAL = Path(f"/run/credentials/{UNIT}/key")
@@ -26,11 +26,11 @@ CREDENTIAL = Path(f"/run/credentials/{UNIT}/key")
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Settings with a certificate and a key, all of which the unit can read, in a directory that others may enter."""
+    """Make settings with a certificate and a key that the unit can read, in a directory that others may enter."""
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can find out what others can read")
     monkeypatch.setattr(unit_user.unreadable_by_unit, "__defaults__", (GROUP,))
-    # Whatever unit this host may have.
+    # Ignore the unit that this host may have.
     monkeypatch.setattr(unit_user, "groups_of_unit", lambda unit: [])
     with tempfile.TemporaryDirectory(prefix="mptcp-portal-test-") as name:
         directory = Path(name)
@@ -54,7 +54,7 @@ def test_what_the_unit_can_read_is_no_problem(settings: Path, capsys: pytest.Cap
 
 
 def test_what_a_group_of_a_drop_in_can_read_is_no_problem(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the unit's own group alone counted, and check refused what worked."""
+    """Defect: only the unit's own group counted, so that check refused a working configuration."""
     file = settings.parent / "key.pem"
     shutil.chown(file, group=OTHER_GROUP)
     assert main(["check", "--config", str(settings)]) == FAILED
@@ -65,7 +65,7 @@ def test_what_a_group_of_a_drop_in_can_read_is_no_problem(settings: Path, monkey
 
 @pytest.mark.parametrize("name", ["certificate.pem", "key.pem", "portal.yaml"])
 def test_a_file_that_root_alone_can_read_is_told(settings: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Defect: check found no errors, as root, and the unit failed."""
+    """Defect: the check by root found no errors, but the unit failed."""
     file = settings.parent / name
     file.chmod(0o600)
     assert main(["check", "--config", str(settings)]) == FAILED
@@ -81,7 +81,7 @@ def test_settings_without_files_are_asked_about_alone(settings: Path, capsys: py
 
 
 def test_what_systemd_hands_to_the_unit_alone_is_left_out(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own user may read it, whose number nobody knows before."""
+    """Only the unit's own user may read the credential, and its number is not known in advance."""
     asked: list[Path] = []
 
     def unreadable(paths: list[Path], *_: object) -> list[Path]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The profile for iPhones: read back as a property list, with the keys that Apple's reference has."""
+"""Tests for the iPhone profile: it is a property list with the keys of Apple's reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_portal.profile import has_profile, profile
 
 BOTH = "profile: {wifi: Home, apn: internet.example}"
 PAYLOAD = {"PayloadType", "PayloadVersion", "PayloadIdentifier", "PayloadUUID", "PayloadDisplayName"}
-"""Of every payload ("Device Management", TopLevel and CommonPayloadKeys)."""
+"""Keys of every payload ("Device Management", TopLevel and CommonPayloadKeys)."""
 
 
 def read(*more: str, base: str = ONBOARDING) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_every_payload_has_what_apple_requires() -> None:
 
 
 def test_a_newer_profile_takes_the_place_of_the_older() -> None:
-    """By identifiers that stay, whatever else changes; another proxy's is another profile."""
+    """The identifiers stay the same, whatever else changes; another proxy's profile has other identifiers."""
 
     def names(found: dict[str, Any]) -> list[tuple[str, str]]:
         return [(each["PayloadIdentifier"], each["PayloadUUID"]) for each in (found, *found["PayloadContent"])]

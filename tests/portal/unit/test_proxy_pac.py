@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""proxy.pac, evaluated by a real engine: what goes to the proxy, and what directly."""
+"""Tests for proxy.pac in a real engine: which requests use the proxy, and which go directly."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_proxy_with_an_ipv6_address_stands_in_brackets() -> None:
 
 
 def test_no_name_is_looked_up() -> None:
-    """dnsResolve, isResolvable and isInNet of a name would hold the browser up, and tell a name server."""
+    """dnsResolve, isResolvable, and isInNet with a name would delay the browser and reveal names to a name server."""
     script = proxy_pac(onboarding())
     for function in ("dnsResolve", "isResolvable", "isInNet", "myIpAddress"):
         assert function not in script

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who asks for the check page, and for whom: by the owner of the socket, and by the one header that Squid writes."""
+"""Tests for who asks for the check page, by the socket's owner, and for which client, by the header that Squid adds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_line_that_the_journal_names_is_that_of_the_shipped_file() -> None:
 
 
 HERE = "10.77.8.2 3128"
-"""The proxy's end in the header, behind the client's."""
+"""The proxy's end of the connection, which follows the client's end in the header."""
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -39,17 +39,17 @@ def test_a_connection_belongs_to_who_opened_it(family: socket.AddressFamily) -> 
         ends = server.getsockname()[:2], client.getsockname()[:2]
         assert is_squid(os.getuid(), *ends)
         assert not is_squid(os.getuid() + 1, *ends)
-        # One that is not there belongs to nobody.
+        # A socket that does not exist belongs to nobody.
         assert not is_squid(os.getuid(), ends[0], (address, 1))
         assert not is_squid(os.getuid(), ("no address", 1), ends[1])
 
 
 def test_a_kernel_without_diagnosis_of_mptcp_is_not_one_without_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the error that ends the kernel's list was not read, and all were told that they came by plain TCP."""
+    """Defect: the error at the end of the kernel's list was ignored, so clients were told that they use plain TCP."""
     there = Ends((ip_address("192.0.2.1"), 5), (ip_address("192.0.2.2"), 3128))
     monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", socket.IPPROTO_TCP)
     assert mptcp_connections(there) == []
-    monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", 263)  # no protocol of any kernel
+    monkeypatch.setattr(netlink, "_IPPROTO_MPTCP", 263)  # no kernel has this protocol
     with pytest.raises(FileNotFoundError):
         mptcp_connections(there)
     assert kernel_view(there) is None
@@ -57,7 +57,7 @@ def test_a_kernel_without_diagnosis_of_mptcp_is_not_one_without_connections(monk
 
 @pytest.mark.parametrize(("listen", "address"), [("127.0.0.1",) * 2, ("::1",) * 2, ("::", "127.0.0.1")])
 def test_sockets_are_told_from_each_other_by_both_ends(listen: str, address: str) -> None:
-    """Defect: by the client's end alone, which is the same of connections to two ports."""
+    """Defect: sockets were distinguished only by the client's end, which connections to two ports may share."""
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     with ExitStack() as stack:
 
@@ -79,7 +79,7 @@ def test_sockets_are_told_from_each_other_by_both_ends(listen: str, address: str
         own = clients[0].getsockname()
         for port, each in zip(ports, accepted, strict=True):
             assert tcp_inodes(ends_of(own, (address, port))) == {os.fstat(each.fileno()).st_ino}
-        # A listener is nobody's connection.
+        # A listening socket is no connection.
         assert tcp_inodes(ends_of((address, 1), (address, ports[0]))) == set()
 
 
@@ -92,11 +92,11 @@ def ends_of(client: tuple[str, int], proxy: tuple[str, int]) -> Ends:
     [
         ([], set(), KernelView(False)),
         ([MptcpSocket(2, 5, False, 70)], {70}, KernelView(True, 2, 5)),
-        # Its first subflow has gone.
+        # The connection's first subflow has gone.
         ([MptcpSocket(1, 5, False, 70)], set(), KernelView(True, 1, 5)),
-        # It has fallen back.
+        # The connection has fallen back to plain TCP.
         ([MptcpSocket(1, 5, True, 70)], {70}, KernelView(False, 1, 5)),
-        # Its first subflow has gone, and another client has these ends: by plain TCP, and by Multipath TCP.
+        # Its first subflow has gone, and another client has these ends, by plain TCP or by Multipath TCP.
         ([MptcpSocket(1, 5, False, 70)], {71}, KernelView(False)),
         ([MptcpSocket(1, 5, False, 70), MptcpSocket(2, 6, False, 71)], {71}, KernelView(False)),
         ([MptcpSocket(1, 5, False, 70), MptcpSocket(2, 6, False, 71)], set(), KernelView(False)),
@@ -107,7 +107,7 @@ def ends_of(client: tuple[str, int], proxy: tuple[str, int]) -> Ends:
 def test_a_connection_is_the_clients_where_nobody_else_has_its_ends(
     monkeypatch: pytest.MonkeyPatch, connections: list[MptcpSocket], inodes: set[int], view: KernelView
 ) -> None:
-    """Defect: who had the ends next from which a connection began was shown it."""
+    """Defect: a later client that got the ends of another connection's first subflow was shown that connection."""
     monkeypatch.setattr(own_connection, "mptcp_connections", lambda _: connections)
     monkeypatch.setattr(own_connection, "tcp_inodes", lambda _: inodes)
     assert kernel_view(ends_of(("10.77.1.2", 1), ("10.77.8.2", 3128))) == view

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Squid is asked for its parents until it has found the portal, and nobody waits for one that does not answer."""
+"""Tests that Squid is asked for its parents until it has found the portal, and that a silent one delays nothing."""
 
 from __future__ import annotations
 

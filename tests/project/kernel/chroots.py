@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A copy of this machine's files that nobody else sees: an overlay in a mount namespace, gone with its last process."""
+"""A private copy of this machine's files: an overlay in a mount namespace, which ends with its last process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-# What is written is in memory. The machine's network, processes and systemd are not there: dpkg starts nothing.
+# Changes are kept in memory. Network, processes and systemd of the machine are hidden, so dpkg starts nothing.
 _SETUP = """
 mount -t tmpfs -o size=1g tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
@@ -22,7 +22,10 @@ exec sleep infinity
 
 
 class Chroot:
-    """This machine's files, for one test to change. *directory* is empty, and stays so for all others."""
+    """A copy of this machine's files for one test to change.
+
+    *directory* is empty, and stays empty for other processes.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -41,13 +44,13 @@ class Chroot:
         self._holder.wait()
 
     def _entered(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        # unshare itself is outside of the process namespace; its only child has all three.
+        # unshare itself is outside of the PID namespace, but its only child is in all three namespaces.
         (init,) = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
         command = ["nsenter", "--target", init, "--mount", "--net", "--pid", *argv]
         return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
     def run(self, *argv: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command with the copy as its root; what it says comes as one text."""
+        """Run a command with the copy as its root. Standard output and standard error come as one text."""
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         variables = [path, "DEBIAN_FRONTEND=noninteractive", *(f"{key}={value}" for key, value in environment.items())]
         done = self._entered(["chroot", f"{self.directory}/root", "env", "-i", *variables, *argv])
@@ -58,13 +61,13 @@ class Chroot:
         return self.run("sh", "-c", script, check=check).stdout
 
     def give(self, file: Path) -> str:
-        """Copy *file* into the copy's /tmp and return its name there."""
+        """Copy *file* into the copy's /tmp and return its path there."""
         target = f"/tmp/{file.name}"
         assert self._entered(["cp", str(file), f"{self.directory}/root{target}"]).returncode == 0
         return target
 
     def changed(self) -> list[str]:
-        """Return what is there that was not, is gone that was there, or has another content than on this machine."""
+        """Return the paths that were added, or whose content differs from this machine's."""
         script = """
         cd "$1/upper"
         find . -mindepth 1 | cut -c3- | while read -r name; do

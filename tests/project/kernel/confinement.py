@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the units' processes may do as they run: users, capabilities, and how exposed systemd finds them."""
+"""Checks of the running units' confinement: users, capabilities, and systemd's exposure figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAPABILITIES: Final = {
     "perfmon": 38,
     "bpf": 39,
 }
-"""linux/capability.h"""
+"""Capability numbers of linux/capability.h."""
 _OF_SQUID: Final = ("chown", "dac_override", "kill", "setgid", "setuid", "net_bind_service", "net_admin")
 NEEDED: Final = {
     "mptcp-proxy": _OF_SQUID,
@@ -31,11 +31,11 @@ NEEDED: Final = {
     "mptcp-gateway": ("net_admin", "net_raw"),
     "mptcp-forwarder": ("net_admin",),
 }
-"""Capabilities of a unit's processes; the others have none."""
+"""Capabilities of a unit's processes; units that are not listed have none."""
 
 
 def exposures(container: Container) -> dict[str, float]:
-    """Return how exposed each unit is as it runs, by this release's own systemd-analyze."""
+    """Return each unit's exposure while it runs, by this release's own systemd-analyze."""
     found = {unit: exposure(container.sh(f"systemd-analyze security --no-pager {unit}.service")) for unit in MOST}
     assert {unit: figure for unit, figure in found.items() if figure > MOST[unit]} == {}
     return found
@@ -52,12 +52,12 @@ def assert_nobody_has_more_than_needed(container: Container) -> None:
         (bounding,) = status["CapBnd"]
         assert int(bounding, 16) == sum(1 << CAPABILITIES[name] for name in NEEDED.get(unit, ())), unit
         if unit in ("mptcp-console", "mptcp-portal"):
-            # systemd.exec(5), DynamicUser=
+            # The range of DynamicUser= in systemd.exec(5).
             assert all(61184 <= int(uid) <= 65519 for uid in status["Uid"]), unit
             assert group in status["Groups"], unit
         if unit == "mptcp-throttler":
             assert "0" not in status["Uid"]
-    # Whom clients talk to: Squid, as a user who is nobody else.
+    # Squid, which talks to clients, runs as a user of its own.
     for name in ("mptcpproxy", "mptcprelay"):
         users = container.sh(f"ps -eo euser:32=,args= | grep '[s]quid.*{name}'").splitlines()
         assert [line for line in users if line.split()[0] == "proxy"], users

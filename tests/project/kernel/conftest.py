@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each release of Debian on which the package is tried, with the package for it, which is built once."""
+"""Fixtures for each Debian release on which the package is tested; the package is built once for each."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def release(request: pytest.FixtureRequest, _one_run_at_a_time: None) -> str:
 
 @pytest.fixture(scope="session")
 def builder(release: str, tmp_path_factory: pytest.TempPathFactory) -> Container | None:
-    """Return where the package for *release* is built: this machine (None), or a container of that release."""
+    """Return where the package for *release* is built: a container of that release, or None for this machine."""
     if f"VERSION_CODENAME={release}\n" in Path("/etc/os-release").read_text():
         return None
     made = Container(release, tmp_path_factory.mktemp(f"{release}-builder"))
-    # Whom this machine trusts, an index of its own among them.
+    # Certificates that this machine trusts, including the one of a private package index.
     shutil.copy("/etc/ssl/certs/ca-certificates.crt", made.shared / "trusted.pem")
     return made
 
 
 @pytest.fixture(scope="session")
 def package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the package for *release*, built on that release or given."""
+    """Return the package for *release*, built on that release or given by the environment."""
     if builder is None or "MPTCP_PACKAGE" in os.environ:
         return build(tmp_path_factory.mktemp("package"))
     return built_in(builder, "present")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Containers of a Debian release that boot systemd, with the network of a testbed's node (systemd-nspawn(1))."""
+"""Containers (systemd-nspawn(1)) of a Debian release that boot systemd in a testbed node's network namespace."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Final
 from deb_package import KINDLY
 
 CACHE: Final = Path("/var/cache/mptcp-steering-proxy")
-"""Keeps each release's root file system and the packages that were fetched; whoever wants newer ones removes it."""
+"""Cache of each release's root file system and downloaded packages. Remove it to get newer ones."""
 PATIENCE: Final = 300
-"""Seconds that anything may take in a container, on a machine that has other things to do."""
-# What systemd-nspawn takes from a container by itself, and the two daemons need of a host.
+"""Limit in seconds for any step in a container, on a machine that has other things to do."""
+# Privileges that systemd-nspawn drops by default and that throttler and proxy need.
 _PRIVILEGES: Final = (
     "--capability=CAP_NET_ADMIN,CAP_NET_RAW,CAP_BPF,CAP_PERFMON,CAP_SYS_NICE,CAP_SYS_RESOURCE",
     "--system-call-filter=bpf perf_event_open",
@@ -39,7 +39,7 @@ def until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) 
 
 @contextmanager
 def cache_of_one_run() -> Iterator[None]:
-    """Wait until no other run uses the cache: two would write one archive, and apt waits for no other apt."""
+    """Wait until no other run uses the cache: both would write one archive, and apt does not wait for another apt."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -47,7 +47,7 @@ def cache_of_one_run() -> Iterator[None]:
 
 
 def _base(release: str) -> Path:
-    """Return the smallest root file system of *release* that boots, made where the cache has none."""
+    """Return the smallest root file system of *release* that boots. Create it if the cache has none."""
     archive = CACHE / f"{release}.tar"
     if not archive.exists():
         fresh = archive.with_suffix(".new.tar")
@@ -58,7 +58,7 @@ def _base(release: str) -> Path:
 
 
 class Container:
-    """One root file system, booted or not."""
+    """A root file system, booted or not."""
 
     def __init__(self, release: str, directory: Path) -> None:
         self.release = release
@@ -66,10 +66,10 @@ class Container:
         self.root = directory / "root"
         self.root.mkdir()
         self.shared = directory / "shared"
-        """The container has it as /shared."""
+        """Directory that the container mounts as /shared."""
         self.shared.mkdir()
         subprocess.run(["tar", "--extract", "--file", str(_base(release)), "--directory", str(self.root)], check=True)
-        # As Debian's installer writes them. A Squid that cannot look up its host's name waits minutes for name servers.
+        # Write these files as Debian's installer does. If Squid cannot resolve its own host name, it waits for minutes.
         (self.root / "etc/hostname").write_text("proxy\n")
         (self.root / "etc/hosts").write_text("127.0.0.1 localhost\n127.0.1.1 proxy.example.net proxy\n")
         self._archives = CACHE / f"{release}-archives"
@@ -87,7 +87,7 @@ class Container:
         return self._piped(script, "--resolv-conf=copy-host")
 
     def apart(self, script: str) -> str:
-        """Run *script* in the container while it is not booted, with a network of its own and what daemons may do."""
+        """Run *script* in the container while it is not booted, with a private network and the daemons' privileges."""
         return self._piped(script, "--private-network", *_PRIVILEGES)
 
     def _piped(self, script: str, *options: str) -> str:
@@ -103,9 +103,9 @@ class Container:
         return done.stdout
 
     def boot(self, namespace: str, others: Mapping[str, str] | None = None) -> None:
-        """Boot it in the network namespace *namespace*; return when nothing is starting any more.
+        """Boot the container in the network namespace *namespace*; return when systemd has finished starting.
 
-        *others*: network namespaces that its services may enter, by the files as which the container has them.
+        *others*: further network namespaces for services, by the path at which the container sees each.
         """
         log = (self.directory / "console").open("ab")
         networks = [f"--network-namespace-path=/run/netns/{namespace}"]
@@ -116,7 +116,7 @@ class Container:
         until(lambda: self.sh("systemctl is-system-running", check=False).strip() in ("running", "degraded"), "boot")
 
     def _found(self) -> bool:
-        """Look for the process that is number 1 in the container."""
+        """Find the process that has PID 1 in the container."""
         assert self._nspawn is not None
         assert self._nspawn.poll() is None, (self.directory / "console").read_text()
         for child in Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children").read_text().split():
@@ -127,7 +127,7 @@ class Container:
         return False
 
     def inside(self, argv: Sequence[str]) -> list[str]:
-        """Return the argv that runs *argv* in the booted container."""
+        """Return the command line that runs *argv* in the booted container."""
         entered = ["nsenter", f"--target={self._init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
         return [*entered, *_ENVIRONMENT, *argv]
 
@@ -152,7 +152,7 @@ class Container:
         return self.sh(f"systemctl is-active {unit}", check=False).strip() == "active"
 
     def start_anew(self, *units: str) -> None:
-        """Stop and start *units*, however often they were started before, which their start limits count."""
+        """Stop and start *units*. Reset the counters of their start limits first."""
         named = " ".join(units)
         self.sh(f"systemctl stop {named} && systemctl reset-failed {named}")
         started = self.run(["systemctl", "start", *units], check=False)
@@ -164,15 +164,15 @@ class Container:
         return self.sh("systemctl --failed --no-legend").strip()
 
     def main_process(self, unit: str) -> str:
-        """Return the number of its main process in the container; "0" where there is none."""
+        """Return the PID of the unit's main process within the container, or "0" if there is none."""
         return self.sh(f"systemctl show --value -p MainPID {unit}").strip()
 
     def files(self) -> set[str]:
-        """Return all of its own files and directories."""
+        """Return the paths of all files and directories of the root file system."""
         return set(self.sh("find / -xdev -mindepth 1 | cut -c2-").splitlines())
 
     def off(self) -> None:
-        """Shut it down as a host is shut down."""
+        """Shut the container down as a host is shut down."""
         if self._nspawn is None:
             return
         if self._init and self._nspawn.poll() is None:

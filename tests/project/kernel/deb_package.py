@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the tests of the package share: it is built once, has a successor, and leaves nothing where it was installed."""
+"""Helpers of the package tests: they build the package and later versions, and find what an installation left."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Final
 
 RELEASES: Final = os.environ.get("MPTCP_PACKAGE_RELEASES", "").split()
-"""Of Debian, on which the package is to be tried."""
+"""Debian releases on which the package is to be tested."""
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 NAME: Final = "mptcp-steering-proxy"
 EARLIER: Final = "4de789fa2d86598304f5cf5d40e37b1c456f41a6"
-"""The commit of the package from which an upgrade is tried: with every new version, that of the version before.
+"""Commit from which the upgrade is tested: after each release, the commit of the previous version.
 
-While there is one version only: the first that ran on both releases, proxy and a throttler that still was root.
+As long as only one version exists, this is the first commit that ran on both releases; its throttler still was root.
 """
-# Root may well test somebody else's checkout.
+# Root may test a checkout of another user.
 _GIT: Final = ("git", "-c", "safe.directory=*", "-C", str(REPOSITORY))
 KINDLY: Final = ("nice", "--adjustment=10")
-"""Before what takes long, on a machine that has other things to do; idle scheduling would starve it beside them."""
+"""Command prefix for slow steps, to be kind to other programs. Idle scheduling would starve them beside these."""
 BUILD_PATIENCE: Final = 1800
 """Seconds for a build on a machine that has other things to do."""
 
-# dpkg's and apt's own books, what tools keep of the files that they change, and the index of manual pages.
+# Files of dpkg and apt, backups that tools make of the files they change, and the index of manual pages.
 NOT_OURS: Final = (
     "var/lib/dpkg/",
     "var/log/",
@@ -39,7 +39,7 @@ NOT_OURS: Final = (
 BACKUPS: Final = ("etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/subuid-", "etc/subgid-")
 
 
-# By another user, from sources of another age, with another umask, time zone, language and number of processors.
+# Build as another user, with other file times, umask, time zone, language and number of processors.
 BUILD_DIFFERENTLY: Final = """
 cd "$1"
 mkdir home tmp made
@@ -49,13 +49,13 @@ umask 027
 exec taskset --cpu-list 0 setpriv --reuid=nobody --regid=nogroup --clear-groups \
     env HOME="$1/home" TMPDIR="$1/tmp" TZ=Pacific/Auckland LC_ALL=C LANGUAGE=de sh source/debian/package "$1/made"
 """
-"""For sh(1), with a directory as argument: of what its folder ``source`` has, a package in its folder ``made``."""
+"""Script for sh(1): it builds a package in the folder ``made`` from the folder ``source`` of the directory "$1"."""
 
 
 def build(directory: Path) -> Path:
-    """Build the package as ``./run deb`` does, which includes lintian, and return it.
+    """Build the package as ``./run deb`` does, including lintian, and return it.
 
-    Where the variable MPTCP_PACKAGE names a package, as before a release, that one is tested.
+    If the variable MPTCP_PACKAGE names a package, as before a release, return that one.
     """
     if ready := os.environ.get("MPTCP_PACKAGE"):
         return Path(ready).resolve()
@@ -70,7 +70,7 @@ def build_from(sources: Path, directory: Path) -> Path:
 
 
 def has_commit(commit: str) -> bool:
-    """Whether the checkout has *commit*: a shallow one, or no checkout at all, has not; without git nobody can say."""
+    """Return whether the checkout has *commit*. A shallow clone, a copy without .git, or a host without git has not."""
     command = [*_GIT, "cat-file", "-e", f"{commit}^{{commit}}"]
     try:
         return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
@@ -79,7 +79,7 @@ def has_commit(commit: str) -> bool:
 
 
 def copy_sources(directory: Path, commit: str | None = None) -> None:
-    """Copy the checkout into the new folder *directory*, without what was made from it; or that of *commit*."""
+    """Copy the checkout, without built files, or *commit* if given, into the new folder *directory*."""
     directory.mkdir()
     left_out = [f"--exclude={name}" for name in ("./.venv", "./dist", "./results")]
     command = ["tar", "--create", "--exclude-vcs", *left_out, "--directory", str(REPOSITORY), "."]
@@ -92,7 +92,7 @@ def copy_sources(directory: Path, commit: str | None = None) -> None:
 
 
 def contents(package: Path) -> dict[str, tuple[str, int, str, float, str]]:
-    """Return what *package* installs: of each name owner, mode, target of the link, time and SHA-256."""
+    """Return what *package* installs: by file name owner, mode, link target, time and SHA-256."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as data:
         found = {}
         with tarfile.open(fileobj=data.stdout, mode="r|") as archive:
@@ -109,7 +109,7 @@ def sha256(file: Path) -> str:
 
 
 def repacked(package: Path, directory: Path, version: str, changes: Iterable[tuple[str, str, str]]) -> Path:
-    """Return *package* as *version*, with *changes*: in a file, one text in place of another."""
+    """Return *package* rebuilt as *version*. Each of *changes* replaces one text by another in a file."""
     tree = directory / version
     subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(tree)], check=True)
     was = subprocess.check_output(["dpkg-deb", "--field", str(package), "Version"], text=True).strip()
@@ -118,12 +118,12 @@ def repacked(package: Path, directory: Path, version: str, changes: Iterable[tup
         assert old in text, f"{name}: {old}"
         (tree / name).write_text(text.replace(old, new))
     target = directory / f"{NAME}_{version}.deb"
-    # One thread of its fastest compression: it is unpacked once.
+    # Use the fastest compression, because the package is unpacked only once.
     subprocess.run(["dpkg-deb", "-Zgzip", "-z1", "--root-owner-group", "--build", str(tree), str(target)], check=True)
     shutil.rmtree(tree)
     return target
 
 
 def foreign(paths: Sequence[str]) -> list[str]:
-    """Return those of *paths* that are ours, or that neither dpkg nor tools keep for themselves."""
+    """Return the *paths* that belong to us, or that neither dpkg nor other tools keep for themselves."""
     return [path for path in paths if "mptcp" in path or not (path.startswith(NOT_OURS) or path in BACKUPS)]

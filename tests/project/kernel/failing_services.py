@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What systemd does about daemons that hang, and about one that fails at each start."""
+"""Checks of how systemd handles daemons that hang, and a daemon that fails at each start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command
 
 HANGING: Final = ("mptcp-throttler", "mptcp-proxy")
 WATCHDOG: Final = 20
-"""Seconds, in place of the units' own 30 and 180, which would have to be waited for."""
+"""Seconds, instead of the units' 30 and 180, for which the test would have to wait."""
 DROP_IN: Final = f"""
 for each in {" ".join(HANGING)}; do
     mkdir -p /run/systemd/system/$each.service.d
@@ -23,7 +23,7 @@ done
 systemctl daemon-reload
 """
 UNTIL_STARTED_AGAIN: Final = WATCHDOG + 60
-"""Seconds until another process is there: systemd ends the one that hangs, and waits RestartSec."""
+"""Seconds until a new process runs: systemd kills the hanging one and waits RestartSec."""
 STARTS: Final = 5
 """StartLimitBurst= of all units."""
 LONG_LIMIT: Final = """
@@ -31,7 +31,8 @@ mkdir -p /run/systemd/system/mptcp-proxy.service.d
 printf '[Unit]\\nStartLimitIntervalSec=600\\n' >/run/systemd/system/mptcp-proxy.service.d/limit.conf
 systemctl daemon-reload
 """
-"""In place of the unit's own minute: beside a load so many starts take longer, and it would never be given up."""
+"""A longer interval than the unit's minute: on a loaded machine the starts are too slow to reach the limit.
+"""
 LISTEN: Final = """
 import socket, sys, time
 listener = socket.create_server(("", int(sys.argv[1])))
@@ -41,7 +42,7 @@ time.sleep(3600)
 
 
 def hangs_are_ended(site: Site) -> None:
-    """A throttler and a supervisor that hang are killed and started again; the caps are there, clients are served."""
+    """Check that a hanging throttler and supervisor are killed and restarted; caps and clients work afterwards."""
     container = site.container
     with short_watchdog(container):
         with capped_client(site) as client:
@@ -60,7 +61,7 @@ def is_capped(said: dict[str, Any]) -> bool:
 
 
 def hangs(container: Container, unit: str) -> None:
-    """Have *unit* hang, and be at work again by another process."""
+    """Let *unit* hang, and wait until a new process has replaced it."""
     before = container.main_process(unit)
     container.sh(f"kill -STOP {before}")
     until(lambda: container.main_process(unit) not in ("0", before), f"{unit} is started again", UNTIL_STARTED_AGAIN)
@@ -79,12 +80,12 @@ def short_watchdog(container: Container) -> Iterator[None]:
 
 
 def squids_of(container: Container) -> set[str]:
-    """Return the processes of the proxy's Squid, not of the relay's."""
+    """Return the processes of the proxy's Squid, without the relay's."""
     return set(container.sh("ps -eo pid=,args= | awk '/[s]quid.*mptcpproxy/ { print $1 }'").split())
 
 
 def what_fails_again_and_again_is_given_up(site: Site) -> None:
-    """Its port is another's: tried again, so often at most, then the unit has failed, and is seen to."""
+    """Check a proxy whose port is taken: systemd retries up to the limit, and then the unit has failed, visibly."""
     container, node = site.container, site.testbed["proxy"]
     container.sh(LONG_LIMIT)
     container.sh("systemctl stop mptcp-proxy && systemctl reset-failed mptcp-proxy")
@@ -98,7 +99,7 @@ def what_fails_again_and_again_is_given_up(site: Site) -> None:
     assert said.count(f"port {PROXY_PORT} is in use by") == STARTS
     assert "Start request repeated too quickly" in said
     other.stop(60)
-    # docs/operator.md: before the time is over it would be refused.
+    # Without reset-failed systemd would refuse the start until the interval has passed (docs/operator.md).
     container.sh("systemctl reset-failed mptcp-proxy && systemctl start mptcp-proxy")
     until(lambda: accepts(site.testbed["client"], site.address, PROXY_PORT), "the proxy listens")
     assert container.failed() == ""
@@ -106,5 +107,5 @@ def what_fails_again_and_again_is_given_up(site: Site) -> None:
 
 
 def journal(container: Container, *selected: str) -> str:
-    """Return the lines *selected* by options of journalctl(1); journald writes what was said by now before."""
+    """Return the lines that options of journalctl(1) select, after journald has written all earlier messages."""
     return container.sh(f"journalctl --sync; journalctl --no-pager --boot {' '.join(selected)}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the package's services do for those around them, on a host that boots: proxy, throttler, console, portal, relay.
+"""Checks of the package's services on a booted host: proxy, throttler, console, portal and relay.
 
-The relay stands for a box at home: its unit is given a network of its own, with two uplinks to the proxy and one client
-that speaks plain TCP. All else of it is as shipped.
+The relay represents a box at home. Its unit gets a network namespace of its own, with two uplinks to the proxy and one
+client that speaks plain TCP. Everything else is as shipped.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from mptcp_lab.testbed.topologies import MBIT, TWO_PATHS, with_second_client
 SIZE: Final = 40_000_000
 RELAYED: Final = 10_000_000
 CAP: Final = 5_000_000
-"""Bits/s, of conf/policy.yaml, on path ethernet."""
+"""Bits/s, the cap on path ethernet in conf/policy.yaml."""
 RELAY_NETWORK: Final = "/relay-network"
-"""The relay's network namespace, as the container has it."""
+"""Path of the relay's network namespace within the container."""
 LAN: Final = "10.77.48.1"
-"""The relay, for its client."""
+"""Address of the relay towards its client."""
 UPLINKS: Final = ("eth0", "wlan0")
 PAGE_PORT, CAPTIVE_PORT = 3181, 3182
-"""Of the portal's, as conf/portal.yaml has them."""
+"""Ports of the portal's pages in conf/portal.yaml."""
 CHECK_PORT: Final = 3180
 
 
 def topology() -> Topology:
-    """Return two paths to a proxy, and a relay with two uplinks of its own, which has a client."""
+    """Return a topology with two paths to the proxy, and a relay that has two uplinks of its own and one client."""
     both = with_second_client(TWO_PATHS, "relay", (40 * MBIT, 20 * MBIT))
     lan = Link(End("relay", "lan0", (f"{LAN}/24",)), End("laptop", "eth0", ("10.77.48.2/24",)))
     return replace(both, name="two-paths-and-relay", nodes=(*both.nodes, Node("laptop")), links=(lan, *both.links))
@@ -46,7 +46,7 @@ def topology() -> Topology:
 
 @dataclass(frozen=True)
 class Site:
-    """The container that is the proxy's host, and the hosts around it."""
+    """The container, which is the proxy's host, and the hosts around it."""
 
     container: Container
     testbed: Testbed
@@ -62,7 +62,7 @@ class Site:
 
 
 def fetch(node: LiveNode, url: str, *options: str) -> tuple[int, str]:
-    """Return status and body of *url*, as *node* gets it."""
+    """Return status and body of *url* as *node* fetches it."""
     command = ["curl", "-sSg", "-m", "120", "--noproxy", "*", "-w", "\n%{http_code}", *options, url]
     done = node.run(command, check=False, timeout=150)
     assert done.returncode == 0, f"{url}: {done.stderr}"
@@ -71,7 +71,7 @@ def fetch(node: LiveNode, url: str, *options: str) -> tuple[int, str]:
 
 
 def download_is_throttled(site: Site) -> None:
-    """Download over both paths: a subflow has a cap in mid-download, and its path carried the smaller part."""
+    """Check a download over both paths: one subflow is capped while it runs, and its path carries the smaller part."""
     client, container = site.testbed["client"], site.container
     until(lambda: accepts(client, site.address, PROXY_PORT), "the proxy listens")
     before, began = client.counters(), time.monotonic()
@@ -95,13 +95,13 @@ def download_is_throttled(site: Site) -> None:
     assert download.output().split() == ["200", str(SIZE)]
     took, after = time.monotonic() - began, client.counters()
     ethernet, wifi = (after[device].received - before[device].received for device in ("eth0", "wlan0"))
-    # Whatever came before the cap, and its repayment, are judged elsewhere: here, that it is there at all.
+    # Other tests judge the bytes before the cap and their repayment; this one only checks that the cap works.
     assert ethernet < wifi / 2, f"ethernet {ethernet}, wifi {wifi} bytes in {took:.1f} s under a cap of {CAP} bits/s"
     assert ethernet > 0
 
 
 def check_page_is_missed(site: Site) -> None:
-    """While no portal runs Squid says so."""
+    """Check that Squid reports the missing check page while the portal does not run."""
     with Connection(site.testbed["client"], site.address) as client:
         status, _, body = client.get(CHECK)
     assert status == 503
@@ -109,16 +109,16 @@ def check_page_is_missed(site: Site) -> None:
 
 
 def check_page_is_found(client: Connection) -> None:
-    """Wait for it: the portal may have been told to start just now."""
+    """Wait for the check page: the portal may just be starting."""
     until(lambda: client.get(CHECK)[0] == 200, "the check page is there")
 
 
 @contextmanager
 def capped_client(site: Site) -> Iterator[Connection]:
-    """Have a client's connection whose own check page says that Ethernet is capped: in words, and for programs."""
+    """Yield a connection whose own check page says, in words and as JSON, that Ethernet is capped."""
     with Connection(site.testbed["client"], site.address) as client:
         check_page_is_found(client)
-        # The cap may come first: of who had two paths before, a second subflow is expected.
+        # The cap may come before the second subflow: the throttler expects one from a client that had two paths before.
         said = client.until(
             lambda said: len(said["subflows"]) == 2 and any(each["capped"] for each in said["subflows"]),
             "two paths and the cap are seen",
@@ -141,7 +141,7 @@ def check_page_is_for_the_proxys_clients_alone(site: Site) -> None:
 
 
 def new_clients_are_served(site: Site) -> None:
-    """The pages that conf/portal.yaml has as examples: onboarding, its scripts and profile, captive portal by HTTPS."""
+    """Check the example pages of conf/portal.yaml: onboarding with scripts and profile, captive portal by HTTPS."""
     client, pages = site.testbed["client"], f"http://{site.address}:{PAGE_PORT}"
     status, page = fetch(client, f"{pages}/")
     assert status == 200
@@ -160,7 +160,7 @@ def new_clients_are_served(site: Site) -> None:
 
 
 def metrics(node: LiveNode, console: str, *options: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return what Prometheus would read, by name and labels."""
+    """Return the metrics that Prometheus would read, by name and labels."""
     status, text = fetch(node, f"{console}/metrics", *options)
     assert status == 200
     samples = (each for family in text_string_to_metric_families(text) for each in family.samples)
@@ -168,10 +168,9 @@ def metrics(node: LiveNode, console: str, *options: str) -> dict[tuple[str, froz
 
 
 def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: int) -> None:
-    """Without settings of its own, for who may read its token: there is a page, and of whom it asks Squid and kernel
-    answer.
+    """Check the console without settings: with its token it shows a page and the metrics of Squid and the kernel.
 
-    *throttler*: whether that does, too; 1 or 0.
+    *throttler*: expected value of mptcp_throttler_up, 1 or 0.
     """
     node = site.testbed["proxy"]
     made = "/etc/mptcp-console/token"
@@ -186,7 +185,7 @@ def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: in
 
 
 def console_shows_the_cap(site: Site, console: str, token: str) -> None:
-    """To whom shows the token, from another host: the throttler, its path and the cap in force."""
+    """Check that the console shows another host with the token the throttler, its path and the cap in force."""
     client, header = site.testbed["client"], f"Authorization: Bearer {token}"
     assert fetch(client, f"{console}/metrics")[0] == 401
     status, page = fetch(client, f"{console}/", "-H", header)
@@ -210,7 +209,7 @@ def console_shows_the_cap(site: Site, console: str, token: str) -> None:
 
 
 def relay_takes_both_uplinks(site: Site) -> None:
-    """A client that speaks plain TCP, by HTTP and by CONNECT: the relay goes on by Multipath TCP over both uplinks."""
+    """Check a plain-TCP client, by HTTP and CONNECT: the relay uses Multipath TCP over both uplinks."""
     laptop, relay, proxy = (site.testbed[name] for name in ("laptop", "relay", "proxy"))
     words = "%{http_code} %{size_download}"
     curl = [
@@ -232,7 +231,7 @@ def relay_takes_both_uplinks(site: Site) -> None:
         return laptop.run([*curl, *arguments], check=False, timeout=150).stdout.split()
 
     until(lambda: accepts(laptop, LAN, PROXY_PORT), "the relay listens")
-    # One that was there before its parent takes it for dead, and looks again a little later.
+    # A relay that started before its parent takes the parent for dead, and tries again a little later.
     until(lambda: fetched("--head", site.origin.url("relayed"))[:1] == ["200"], "the relay has its parent")
     for port, tunnel in ((80, ()), (443, ("-p",))):
         url = site.origin.url("relayed", port=port)
@@ -242,7 +241,7 @@ def relay_takes_both_uplinks(site: Site) -> None:
         carried = {each: after[each].received - before[each].received for each in UPLINKS}
         assert min(carried.values()) > RELAYED / 10, carried
         assert proxy.mib()["MPTcpExtMPJoinAckRx"] > joins
-        # Towards the parent by Multipath TCP, from the client by plain TCP.
+        # The relay uses Multipath TCP to the parent, and plain TCP to the client.
         assert relay.mib()["MPTcpExtMPCapableSYNTX"] > mib["MPTcpExtMPCapableSYNTX"]
         assert relay.mib()["MPTcpExtMPCapableSYNRX"] == mib["MPTcpExtMPCapableSYNRX"]
     doctor = ["nsenter", f"--net={RELAY_NETWORK}", "mptcp-proxy", "doctor", "--role", "relay", "--json"]

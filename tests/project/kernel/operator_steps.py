@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What an operator does after the installation, step by step as the pages of docs/ say."""
+"""The steps of an operator after the installation, as the pages of docs/ describe them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from installed_services import RELAY_NETWORK, Site
 from unit_exposure import MOST
 
 TOKEN: Final = "0123456789abcdef" * 4
-# docs/portal.md
+# From docs/portal.md.
 PORTAL_DROP_IN: Final = """
 mkdir -p /etc/systemd/system/mptcp-portal.service.d
 cat >/etc/systemd/system/mptcp-portal.service.d/certificate.conf <<'END'
@@ -27,7 +27,7 @@ cat >/etc/systemd/system/mptcp-relay.service.d/network.conf <<'END'
 NetworkNamespacePath={RELAY_NETWORK}
 END
 """
-"""In place of a host of its own."""
+"""A drop-in that gives the relay a network namespace instead of a host of its own."""
 OPERATORS_OWN: Final = (
     "/etc/captive",
     "/etc/mptcp-tunnel",
@@ -38,7 +38,7 @@ SELF_SIGNED: Final = (
     "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=proxy.example.net"
 )
 UNCOMMENTED: Final = " ".join(f"-e '/^# {each}:/,/^$/ s/^# //'" for each in ("proxy", "onboarding", "captive_portal"))
-"""For sed(1): the sections of portal.yaml that are examples."""
+"""Arguments for sed(1) that uncomment the example sections of portal.yaml."""
 
 
 def configure_throttler(container: Container) -> None:
@@ -48,18 +48,18 @@ def configure_throttler(container: Container) -> None:
 
 
 def configure(site: Site) -> None:
-    """Configure and start the rest: docs/packages.md, docs/console.md, docs/portal.md, docs/relay.md."""
+    """Configure and start the other services: docs/packages.md, docs/console.md, docs/portal.md, docs/relay.md."""
     container, address = site.container, site.address
     configure_throttler(container)
 
     container.sh(f"(umask 027; echo {TOKEN} >/etc/mptcp-console/token; chgrp mptcp-throttler /etc/mptcp-console/token)")
-    # As long as no token is asked for, the console is for this host.
+    # Without a token the console is only for this host.
     container.sh(f"printf 'listen: {address}:8610\\nopen_to_this_host: true\\n' >/etc/mptcp-console/console.yaml")
     assert "so that a token is needed" in container.sh("mptcp-console check", check=False)
     container.sh("sed -i /open_to_this_host/d /etc/mptcp-console/console.yaml && mptcp-console check")
     container.sh("systemctl restart mptcp-console")
 
-    # Everything that the example has; the certificate is root's alone.
+    # Use all sections of the example; only root can read the certificate.
     signing = ["openssl", *SELF_SIGNED.split(), "-keyout", "key.pem", "-out", "certificate.pem"]
     subprocess.run(signing, cwd=container.shared, check=True, capture_output=True)
     container.sh("install -D -m600 -t /etc/captive /shared/key.pem /shared/certificate.pem")
@@ -70,7 +70,7 @@ def configure(site: Site) -> None:
 
     container.sh(RELAY_DROP_IN + "systemctl daemon-reload")
     container.sh("cd /etc/mptcp-proxy && install -m640 -g proxy relay-squid.conf.example relay-squid.conf")
-    # As shipped it names no parent; it ends at once, and for good.
+    # The shipped file names no parent, so the relay ends at once, and systemd does not restart it.
     assert "no cache_peer" in container.sh("mptcp-proxy check --role relay", check=False)
     container.sh("systemctl start mptcp-relay", check=False)
     shown = container.sh("systemctl show -p ExecMainStatus -p NRestarts mptcp-relay").split()
@@ -78,11 +78,11 @@ def configure(site: Site) -> None:
     container.sh(f"sed -i 's/^#cache_peer proxy.example.net/cache_peer {address}/' /etc/mptcp-proxy/relay-squid.conf")
     container.sh("mptcp-proxy check --role relay && systemctl start mptcp-relay")
 
-    # docs/tunnel.md; as shipped it is a relay's, whose uplinks come later.
+    # See docs/tunnel.md. The shipped example is for a relay whose uplinks may come later.
     container.sh("(umask 077; head -c 32 /dev/urandom | base64 >/etc/mptcp-tunnel/home.key)")
     container.sh("cd /etc/mptcp-tunnel && cp tunnel.yaml.example tunnel.yaml && mptcp-tunnel check")
     container.sh("systemctl start mptcp-tunnel")
-    # docs/relay.md; its uplinks and the home's network come later, too.
+    # See docs/relay.md. Its uplinks and the home's network may come later, too.
     container.sh("cd /etc/mptcp-gateway && cp gateway.yaml.example gateway.yaml")
     container.sh("echo 'lan: {devices: [lan0]}' >>/etc/mptcp-gateway/gateway.yaml && mptcp-gateway check")
     container.sh("systemctl start mptcp-gateway")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The package for a release of Debian that is not this machine's: built in a container of that release."""
+"""Builds the package for another release of Debian in a container of that release."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ cd "$1/source"
 apt-get build-dep --yes --quiet --no-install-recommends .
 PIP_CERT=/shared/trusted.pem sh debian/package "$1/made"
 """
-"""For sh(1) in a container, with a directory as argument: of what its folder ``source`` has, a package in ``made``."""
+"""Script for sh(1) in a container: it builds a package in ``made`` from ``source`` of the directory "$1"."""
 
 
 def built_in(builder: Container, name: str, commit: str | None = None) -> Path:
-    """Return the package of *commit*, or of the checkout as it is, built in the folder *name* of the container."""
+    """Return the package of *commit*, or of the checkout as it is, built in the container's folder *name*."""
     directory = builder.shared / name
     directory.mkdir()
     copy_sources(directory / "source", commit)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The preload library for arm64: cross-compiled, and tried in QEMU's user mode on this machine's kernel."""
+"""Tests for the preload library on arm64: cross-compiled, and run in QEMU's user mode on this machine's kernel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ COMPILER = "aarch64-linux-gnu-gcc"
 ROOT = "/usr/aarch64-linux-gnu"
 
 TCP, MPTCP = 6, 262
-"""Protocols of sockets, linux/in.h."""
-# Binds a socket to each port that it is given, connects another to it, and prints the protocols that both then have.
+"""Socket protocols of linux/in.h."""
+# A program that binds a socket to each given port, connects another one to it, and prints the protocols of both.
 BINDER = r"""
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -59,7 +59,7 @@ def test_they_compile(libraries: list[str]) -> None:
 
 @pytest.mark.kernel
 @pytest.mark.skipif(
-    # Whoever tests packages has it installed: there it fails without.
+    # For package tests the program must be installed, so that the test fails without it.
     shutil.which("qemu-aarch64") is None and "MPTCP_PACKAGE_RELEASES" not in os.environ,
     reason="NOT TESTED: no emulator for arm64; sudo ./run deb --test installs one",
 )

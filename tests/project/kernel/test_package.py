@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The Debian package in a copy of this machine's files: installed, upgraded, removed, purged, and nothing is left.
+"""Tests for the Debian package in a copy of this machine's files: install, upgrade, remove, purge, and no leftovers.
 
-Nothing boots here and no service starts; ``./run deb --test`` does that, in containers of each release.
+Nothing boots here and no service starts. ``./run deb --test`` does that, in containers of each release.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def host(tmp_path: Path) -> Iterator[Chroot]:
 
 @pytest.fixture(scope="module")
 def installed_host(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Iterator[Chroot]:
-    """Return a host with the package, for tests that only look at it."""
+    """Yield a host with the package, for tests that only read it."""
     for chroot in copies(tmp_path_factory.mktemp("installed") / "host"):
         installed(chroot, package)
         yield chroot
@@ -47,9 +47,9 @@ def installed_host(tmp_path_factory: pytest.TempPathFactory, package: Path) -> I
 def copies(directory: Path) -> Iterator[Chroot]:
     directory.mkdir()
     with Chroot(directory) as chroot:
-        # As on a host whose operator has a Squid in use.
+        # The operator of this host uses Squid.
         chroot.run("systemctl", "enable", "--quiet", "squid.service")
-        # What tests of other things have left on this machine.
+        # Remove files that other tests have left on this machine.
         chroot.sh("rm -rf /var/lib/mptcp-throttler /var/lib/mptcpproxy /var/log/mptcpproxy /etc/mptcp-*")
         yield chroot
 
@@ -70,29 +70,29 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     assert "mptcp-throttler waits for its configuration" in said
     assert {unit for unit in UNITS if enabled(host, unit)} == ENABLED
     assert host.sh("getent passwd mptcp-throttler").startswith("mptcp-throttler:")
-    # What the operator then does, and what the daemons leave.
+    # Do what an operator does next, and create the files of running daemons.
     host.sh("sed -i 's/^http_port 3128/http_port 3129/' /etc/mptcp-proxy/squid.conf")
     host.sh(f"systemctl enable --quiet {' '.join(UNITS)}")
     host.sh("cd /etc && for each in mptcp-*/*.example; do cp $each ${each%.example}; done")
-    # Who may ask for the status.
+    # This user may ask for the status.
     host.sh("usermod --append --groups mptcp-throttler nobody")
     host.sh("cd /var && mkdir lib/mptcp-throttler log/mptcpproxy && touch lib/mptcp-throttler/ledger.sqlite")
-    # Which a throttler has while it runs, and no service manager has taken back.
+    # A running throttler owns this lock; here no service manager has given it back.
     host.sh("touch /run/xtables.lock && chown mptcp-throttler:root /run/xtables.lock && chmod 0660 /run/xtables.lock")
     assert "3129" in host.sh("mptcp-proxy check")
-    # Which the example names.
+    # The example policy names this interface.
     host.sh("ip link add wan0 type veth peer name wan1")
     assert "1 rule, no errors" in host.sh("mptcp-throttler check")
-    # Which the console's unit does at its first start.
+    # The console's unit does this at its first start.
     assert "asks for this token" in host.sh("mptcp-console make-token")
     assert host.sh("stat --format='%U:%G %a' /etc/mptcp-console/token") == "root:mptcp-throttler 640\n"
     for command in COMMANDS:
         assert host.sh(f"{command} check")
     assert "with a token" in host.sh("mptcp-console check")
-    # The next version brings a module and drops one that was compiled.
+    # The next version changes a file and has another version number.
     module = f"{HOME.lstrip('/')}/pyvenv.cfg"
     later = repacked(package, tmp_path, "9.9", [(module, "home = /usr/bin", "home = /usr/bin/")])
-    # As who had a version that asked for none.
+    # Simulate an earlier version that had no token.
     host.sh("rm /etc/mptcp-console/token")
     assert "mptcp-console asks for a token now" in installed(host, later)
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
@@ -106,7 +106,7 @@ def test_a_life_from_installation_to_purge_leaves_nothing(host: Chroot, package:
     assert host.sh("ls /etc/mptcp-throttler/*.yaml /var/lib/mptcp-throttler").count("\n") >= 3
 
     host.run("dpkg", "--purge", NAME)
-    # Defect: the next user of the host to get that number would have held the lock of iptables.
+    # Defect: the iptables lock would have belonged to the next user of the host that got this user id.
     assert host.sh("stat --format='%U:%G %a' /run/xtables.lock && rm /run/xtables.lock") == "root:root 600\n"
     assert foreign(host.changed()) == before
     assert "mptcp-throttler" not in host.sh("cat /etc/passwd /etc/group /etc/shadow /etc/gshadow")
@@ -121,14 +121,14 @@ def test_a_squid_that_somebody_uses_is_left_as_it_is(host: Chroot, package: Path
 
 
 def test_dpkg_tells_the_package_of_another_squid(installed_host: Chroot) -> None:
-    """The units that serve by it start anew then (test_maintainer_scripts.py)."""
+    """The units that run Squid restart then, see test_maintainer_scripts.py."""
     said = installed_host.sh("dpkg-trigger --by-package=squid /usr/sbin/squid && dpkg --triggers-only --pending")
     assert f"Processing triggers for {NAME} " in said
     assert installed_host.sh(f"dpkg-query --show --showformat='${{Status}}' {NAME}") == "install ok installed"
 
 
 def test_an_upgrade_stops_no_unit_and_a_removal_every_one(package: Path) -> None:
-    """What maintainer scripts do where systemd runs: an upgrade has those units start anew that run."""
+    """Read the maintainer scripts: on a host with systemd, an upgrade restarts only units that run."""
     script = {
         name: subprocess.check_output(["dpkg-deb", "--info", str(package), name], text=True)
         for name in ("preinst", "prerm", "postinst")
@@ -149,7 +149,7 @@ def test_the_commands_need_no_compiler_and_import_nothing_from_where_root_stands
     )
     for command in ("mptcp-proxy check", *(f"{each} --version" for each in COMMANDS)):
         host.sh(f"cd /tmp/trap && PYTHONPATH=/tmp/trap {command}")
-    # It starts programs of its own, which try the kernel out and ask the throttler. What it finds may well be bad.
+    # The doctor starts programs that test the kernel and ask the throttler. Its findings may well be bad here.
     for role in ("proxy", "relay"):
         found = host.sh(f"cd /tmp/trap && PYTHONPATH=/tmp/trap mptcp-proxy doctor --role {role}", check=False)
         assert "ZeroDivisionError" not in found, found
@@ -166,7 +166,7 @@ def test_manual_pages_completion_and_bill_of_materials_are_those_of_the_commands
     host = installed_host
     for command in COMMANDS:
         word = {"mptcp-proxy": "doctor", "mptcp-throttler": "quota"}.get(command, "check")
-        # dpkg leaves out manual pages and documents where the machine's own settings say so (path-exclude).
+        # Read the page from the package: with path-exclude, dpkg may not install manual pages on this machine.
         page = host.sh(
             f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/man/man8/{command}.8.gz | zcat"
         )
@@ -209,13 +209,13 @@ def test_fish_completes_commands_options_and_files(installed_host: Chroot) -> No
 
 
 def fish_completes(host: Chroot, typed: str) -> list[str]:
-    """Return what fish offers for the last word of what is *typed*."""
+    """Return what fish offers for the last word of *typed*."""
     said = host.run("env", "HOME=/nonexistent", "fish", "-c", f"complete --do-complete '{typed}'").stdout
     return [line.partition("\t")[0] for line in said.splitlines()]
 
 
 def bash_completes(host: Chroot, command: str, *words: str) -> str:
-    """Return what becomes of the last of *words*."""
+    """Return the completion that bash makes of the last of *words*."""
     script = f"""
     . /usr/share/bash-completion/completions/{command}
     COMP_WORDS=({command} {" ".join(words)}) COMP_CWORD={len(words)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The corpora of attacks and of odd requests against the package's own proxy, by the Squid of each release of Debian.
+"""Tests of the corpora of attacks and odd requests against the package's proxy, with Squid of each Debian release.
 
-``sudo ./run deb --test [RELEASE]`` starts these; docs/squid-versions.md says what came of it.
+``sudo ./run deb --test [RELEASE]`` starts these. docs/squid-versions.md has the results.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ pytestmark = [
 ]
 
 FOUND: dict[tuple[str, str], dict[str, int]] = {}
-"""First statuses by row, of each release and corpus so far."""
+"""First statuses by row, for each release and corpus tried so far."""
 
 
 @dataclass(frozen=True)
 class Attacked:
-    """A host with the package, and those around it."""
+    """A host with the package, and the hosts around it."""
 
     scene: Scene
     container: Container
@@ -72,6 +72,6 @@ def test_each_gets_what_it_must_from_the_package(attacked: Attacked, name: str) 
     assert attacked.squids() == before, "a request brought Squid down"
     assert said_otherwise(attacked.container.release, outcome.statuses) == {}
     FOUND[attacked.container.release, name] = outcome.statuses
-    # Where both were tried: what differs, and is not named.
+    # If both releases were tried: rows whose results differ without being named.
     one, other = (FOUND.get((release, name), {}) for release in ("bookworm", "trixie"))
     assert {row for row in one.keys() & other.keys() if one[row] != other[row]} <= DIFFERENT.keys()

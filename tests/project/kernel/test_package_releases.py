@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The package on each release of Debian, from ``apt install`` to purge, on a host that boots systemd.
+"""Tests for the package on each release of Debian, from ``apt install`` to purge, on a host that boots systemd.
 
-Too long for every run of the tests: ``sudo ./run deb --test [RELEASE]`` starts these. It fetches Debian's packages.
+They are too slow for each test run: ``sudo ./run deb --test [RELEASE]`` starts them and downloads Debian's packages.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ pytestmark = [
 
 UNITS = tuple(MOST)
 ENABLED = ("mptcp-proxy", "mptcp-throttler")
-"""By the package itself; the others are for who wants them."""
+"""Units that the package enables itself; an operator enables the others."""
 COMPLETIONS: Final = {
     "mptcp-console ch": "mptcp-console check",
     "mptcp-portal ch": "mptcp-portal check",
@@ -78,7 +78,7 @@ COMPLETIONS: Final = {
     "mptcp-throttler explain --js": "mptcp-throttler explain --json",
     "mptcp-throttler replay /etc/debian_ver": "mptcp-throttler replay /etc/debian_version",
 }
-"""What is typed, and what the TAB key makes of it."""
+"""What the operator types, and how the TAB key completes it."""
 METERED: Final = """
   - name: wifi-volume
     paths: [wifi]
@@ -86,8 +86,8 @@ METERED: Final = """
       period: month
       steps: [{after: 1 TB, throttle: {rate: 1 Mbit/s}}]
 """
-"""A rule that caps nobody, and has a volume that outlives the daemon."""
-# What systemd, dpkg's tools and Debian's own packages leave on a host that ran for a while.
+"""A rule that caps nobody, with a volume that is kept when the daemon restarts."""
+# Files that systemd, dpkg's tools and Debian's own packages leave on a host that ran for a while.
 OTHERS = (
     "etc/hosts",
     "etc/networks",
@@ -100,7 +100,7 @@ OTHERS = (
     "var/lib/apt/",
     "var/lib/logrotate",
     "var/spool/squid",
-    # On Debian 13 ca-certificates comes with Squid and stays, for apt recommends it; these it makes itself.
+    # On Debian 13, ca-certificates comes with Squid and stays, because apt recommends it. It generates these files.
     "etc/ca-certificates.conf",
     "etc/ssl/certs/",
     "usr/local/share/ca-certificates",
@@ -109,7 +109,7 @@ OTHERS = (
 
 @pytest.fixture(scope="module")
 def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the package of :data:`EARLIER`, built on *release* or given."""
+    """Return the package of commit :data:`EARLIER`, built on *release* or given by the environment."""
     if ready := os.environ.get("MPTCP_PACKAGE_BEFORE"):
         return Path(ready).resolve()
     if not has_commit(EARLIER):
@@ -123,7 +123,7 @@ def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def package_of_another(builder: Container | None, package: Path) -> Iterator[Path]:
-    """Return the package that somebody else makes of the same sources."""
+    """Yield the package that another user builds from the same sources."""
     assert package.exists()
     with tempfile.TemporaryDirectory(dir=builder.shared if builder else None) as name:
         directory = Path(name)
@@ -144,7 +144,7 @@ def site(
 ) -> Iterator[Site]:
     testbed = make_module_testbed(topology())
     origin = start_origin(testbed["origin"], {"file": SIZE, "relayed": RELAYED})
-    # Kernels before 6.12 have no such thing.
+    # Kernels before 6.12 do not have this sysctl.
     testbed["relay"].run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
     container = Container(release, tmp_path_factory.mktemp(release))
     yield Site(container, testbed, origin)
@@ -161,7 +161,7 @@ def test_a_life_from_installation_to_purge(
         shutil.copy(each, container.shared)
     container.outside(f"apt-get update --quiet && apt-get install --yes --quiet {' '.join(SHELLS)} bash-completion")
     boot_with_downloads(site, first)
-    # systemd sets sysctls as it boots.
+    # systemd sets sysctls during boot.
     before, kernel = container.files(), kernel_state(node)
 
     said = container.sh(f"apt-get install --yes --quiet {first}")
@@ -177,7 +177,7 @@ def test_a_life_from_installation_to_purge(
     assert {unit for unit in UNITS if container.active(unit)} == {"mptcp-proxy"}
     tab_completes(container)
 
-    # Who enables everything at once: what has no configuration waits for it.
+    # Enable everything at once: units that lack their configuration must wait for it.
     container.sh("systemctl enable --now mptcp-console mptcp-portal mptcp-relay mptcp-tunnel mptcp-gateway")
     for unit in ("mptcp-throttler", "mptcp-portal", "mptcp-relay", "mptcp-tunnel", "mptcp-gateway"):
         assert not container.active(unit)
@@ -197,7 +197,7 @@ def test_a_life_from_installation_to_purge(
     what_fails_again_and_again_is_given_up(site)
     all_serve(site)
 
-    # An operator's line stays through an upgrade that brings another squid.conf: dpkg asks.
+    # An upgrade that brings another squid.conf keeps the operator's line: dpkg asks.
     container.sh("echo '# by the operator' >>/etc/mptcp-proxy/squid.conf")
     processes = main_processes(container)
     container.sh(f"apt-get install --yes --quiet -o Dpkg::Options::=--force-confold {second}")
@@ -212,20 +212,20 @@ def test_a_life_from_installation_to_purge(
     assert not container.active("squid")
     all_serve(site)
 
-    # A daemon that was killed leaves its caps in the kernel; the removal takes them out.
+    # A killed daemon leaves its caps in the kernel; removing the package also removes these.
     container.sh("systemctl kill --signal=KILL mptcp-throttler; systemctl stop mptcp-throttler")
     container.sh(f"apt-get remove --yes --quiet {NAME}")
     after = kernel_state(node)
     assert differences(without(kernel, SYSCTLS), without(after, SYSCTLS)) == []
-    # Modules of the kernel that were loaded meanwhile have brought theirs.
+    # Kernel modules that were loaded meanwhile have added sysctls.
     assert changed_sysctls(kernel[SYSCTLS], after[SYSCTLS]) == []
     assert not any(container.active(unit) for unit in UNITS)
     assert processes_of_ours(container) == ""
     assert [line for line in container.failed().splitlines() if "mptcp-throttler" not in line] == []
     container.sh(f"apt-get purge --yes --quiet {NAME} && apt-get autoremove --purge --yes --quiet")
-    # What the operator alone has made.
+    # Remove the files that the operator created.
     container.sh(f"rm -r {' '.join(OPERATORS_OWN)}; systemctl daemon-reload; systemctl reset-failed")
-    # A dependency that Debian counts as important stays.
+    # A dependency that Debian marks as important stays installed.
     of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
     left = foreign(sorted(container.files() - before - of_others))
     assert [name for name in left if "mptcp" in name or not name.startswith(OTHERS)] == []
@@ -239,12 +239,12 @@ def test_a_life_from_installation_to_purge(
 def test_an_upgrade_from_an_earlier_package(
     site: Site, package: Path, earlier_package: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """As its users have it: with proxy and throttler in use. What is new comes, and waits to be enabled."""
+    """The host uses proxy and throttler. New services are installed, but wait until they are enabled."""
     site.container.off()
     container = Container(site.container.release, tmp_path)
     request.addfinalizer(container.off)
     site = replace(site, container=container)
-    # Two packages of one version would be an installation of the same once more.
+    # apt would take two packages of the same version for a reinstallation.
     earlier = repacked(earlier_package, tmp_path, "0.0.1", [])
     first, second = (f"/shared/{each.name}" for each in (earlier, package))
     for each in (earlier, package):
@@ -268,12 +268,12 @@ def test_an_upgrade_from_an_earlier_package(
         if step == second:
             assert enabled(container) == set(ENABLED)
             assert {unit for unit in UNITS if container.active(unit)} == set(ENABLED)
-            # Which once was root's.
+            # Files that an earlier version owned as root.
             others = "find /var/lib/mptcp-throttler /run/mptcp-throttler ! -user mptcp-throttler"
             assert container.sh(others) == ""
             container.sh("systemctl enable --now mptcp-console")
             console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=1)
-            # An earlier package need not have it.
+            # The earlier package may not have the console.
             container.sh("systemctl disable --now mptcp-console")
 
 
@@ -285,7 +285,7 @@ def test_the_same_sources_give_the_same_bytes_to_everybody(package: Path, packag
 
 
 def mistakes_are_seen(container: Container) -> None:
-    """A file with a mistake: systemctl fails, says so as long as it holds, and nothing is tried again and again."""
+    """Check a file with a mistake: systemctl fails, the status says so, and systemd does not retry again and again."""
     directory = "/etc/mptcp-throttler"
     container.sh(f"cd {directory} && cp policy.yaml policy.good && printf 'version: 1\\nrules: 7\\n' >policy.yaml")
     assert container.run(["systemctl", "reload", "mptcp-throttler"], check=False).returncode != 0
@@ -311,7 +311,7 @@ def mistakes_are_seen(container: Container) -> None:
 
 
 def tab_completes(container: Container) -> None:
-    """In either shell the TAB key knows commands, options and their values."""
+    """Check that the TAB key completes commands, options and their values in each shell."""
     for shell in SHELLS:
         with TypingShell(container, shell) as typing:
             for typed, line in COMPLETIONS.items():
@@ -328,7 +328,7 @@ def all_serve(site: Site) -> None:
     check_page_is_for_the_proxys_clients_alone(site)
     new_clients_are_served(site)
     relay_takes_both_uplinks(site)
-    # The first download's cap is one subflow's: its line names the path.
+    # The cap of the first download applied to one subflow: its journal line names the path.
     named = journal(site.container, "--unit=mptcp-throttler", "MPTCP_RULE=spare-ethernet", "--output=json")
     assert "ethernet" in [json.loads(line).get("MPTCP_PATH") for line in named.splitlines()], named
     logs = journal(site.container) + site.container.sh("cat /var/log/mptcpproxy/* /var/log/mptcprelay/*")
@@ -339,7 +339,7 @@ def all_serve(site: Site) -> None:
 
 
 def boot_with_downloads(site: Site, package: str) -> None:
-    """Boot the container with all that *package* depends on: from then on it has no network but the testbed's."""
+    """Boot the container with all dependencies of *package* downloaded; then it has only the testbed's network."""
     site.container.outside(f"apt-get update --quiet && apt-get install --yes --quiet --download-only {package}")
     site.boot()
 
@@ -363,5 +363,5 @@ def has_metered(container: Container, volume: int) -> bool:
 
 
 def metered(container: Container) -> int:
-    """Return the bytes that count for :data:`METERED`."""
+    """Return the bytes that count towards the budget of :data:`METERED`."""
     return sum(each["used"] for each in json.loads(container.sh("mptcp-throttler quota show --json")))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxy's own kernel tests on a release of Debian that is not this machine's: by its Squid, its Python, its tools.
+"""Runs the proxy's kernel tests on another Debian release, with that release's Squid, Python and tools.
 
-``run`` sets the release up as on a machine of its own. ``sudo ./run deb --test [RELEASE]`` starts this.
+``run`` sets up the release as on a machine of its own. ``sudo ./run deb --test [RELEASE]`` starts this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ cd /shared/source
 PIP_CERT=/shared/trusted.pem ./run test --version
 """
 FEWEST = 400
-"""Tests that there are at the least: what is skipped is no test."""
+"""Smallest number of tests that must have run; skipped tests do not count."""
 
 
 def test_the_proxys_kernel_tests_pass(release: str, builder: Container | None) -> None:

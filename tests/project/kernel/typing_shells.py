@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Interactive shells in a booted container, and somebody who types: what the TAB key makes of a command."""
+"""Interactive shells in a booted container, to test what the TAB key makes of a typed command."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ SHELLS: Final = {
     "bash": (["bash", "--norc", "-i"], ". /usr/share/bash-completion/bash_completion"),
     "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit && compinit -u -D"),
 }
-"""Each with what a user's own settings say for completion to be there."""
+"""For each shell: its command, and the setting that enables completion."""
 _TO_THE_BEGINNING: Final = "\x01"
-"""Ctrl-A, by which both shells go to the beginning of the line."""
+"""Ctrl-A moves the cursor to the beginning of the line in both shells."""
 _TAB: Final = "\t"
 _ROWS, _COLUMNS = 100, 200
 
 
 class TypingShell:
-    """One shell at a terminal of its own."""
+    """A shell at a terminal of its own."""
 
     def __init__(self, container: Container, name: str) -> None:
         argv, settings = SHELLS[name]
@@ -38,7 +38,7 @@ class TypingShell:
         command = ["setsid", "--ctty", *container.inside(argv)]
         self._process = subprocess.Popen(command, stdin=end, stdout=end, stderr=end)
         os.close(end)
-        # The quotes: what is typed is shown, too, and is not yet the answer.
+        # Because of the quotes, the echo of the typed line does not match the expected answer.
         self._type(f"{settings}; echo set''tled\n")
         self._until("settled")
 
@@ -62,8 +62,8 @@ class TypingShell:
         return found
 
     def completed(self, typed: str, tabs: int = 1) -> tuple[str, str]:
-        """Type *typed* and the TAB key; return the line that comes of it, and all that was shown meanwhile."""
+        """Type *typed* and the TAB key. Return the completed line, and everything that the shell showed."""
         self._type(f"{typed}{_TAB * tabs}{_TO_THE_BEGINNING}echo COMPLETED \n")
-        # The line is executed: what echo says of it has no more control characters in it.
+        # The line is executed by echo, whose output contains no control characters.
         found = self._until(r"(?s)(.*)[\n\r](?:\x1b\[J)?COMPLETED (mptcp-[^\r\n]*)\r?\n")
         return found[2].strip(), found[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Files that the proxy's unit cannot open, though root by hand can: the check warns of each, by what systemd says."""
+"""Checks of files that the proxy's unit cannot open although root can: mptcp-proxy check warns of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CASES: Final = (
     # Squid's own check of its configuration does not open logs.
     ("access_log stdio:/srv/logs/access.log", 1, "may not write there", "ReadWritePaths=/srv/logs"),
 )
-"""A line of squid.conf, how the unit ends by it, what the check says of it, and the drop-in that opens the file."""
+"""A line of squid.conf, the unit's exit status with it, the check's warning, and the drop-in that opens the file."""
 
 
 def check_knows_what_the_unit_cannot_open(container: Container) -> None:

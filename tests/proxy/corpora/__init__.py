@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Requests for the proxy, each with what it must get: attacks on others through it, malformed messages, conformance."""
+"""Requests for the proxy with their required results: attacks through it, malformed messages, conformance."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a proxy must pass on, take out and add (RFC 9110, RFC 9112), and what it makes of an origin's odd answers."""
+"""What a proxy must pass on, remove and add (RFC 9110, RFC 9112), and how it treats an origin's odd answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _TOO_LONG = _URL.replace("{id}", "too-long-url?").ljust(8200, "a")
 def _passed(
     name: str, sent: bytes, *, has: bytes = b"", lacks: bytes = b"", got: bytes = b"", status: int = 200
 ) -> Row:
-    """It arrives, once. *has*, *lacks*: of what the origin gets; *got*: in what the client gets."""
+    """Return a row whose request arrives once. *has*, *lacks*: in what the origin gets.
+
+    *got*: in what the client gets.
+    """
     return Row(name, sent, statuses(status), reaches=1, origin_has=has, origin_lacks=lacks, has=got)
 
 
@@ -82,7 +85,7 @@ _FIELDS = [
     _passed("fragment-is-dropped-or-kept-whole", get(_URL + "?q")),
     _passed("no-path", get(f"http://{ORIGIN}:{WEB}?{{id}}"), has=b"?{id}"),
     _passed("long-url", get(_URL + "?" + "a" * 6000), has=b"a" * 6000),
-    # Squid's own limit on a URL is 8,192 bytes.
+    # Squid limits a URL to 8,192 bytes.
     Row("too-long-url", get(_TOO_LONG), statuses(400, 414)),
     # Browsers ask for a tunnel, or send http:// with an upgrade (RFC 6455, 4.1).
     Row(
@@ -117,7 +120,7 @@ _BODIES = [
     ),
     Row("closed-as-asked", get(_URL, "Connection: close") + get(_URL), statuses(200), reaches=1),
     Row("closed-in-1.0", head(f"GET {_URL} HTTP/1.0") + get(_URL), statuses(200), reaches=1),
-    # Squid takes it for the client's end (half_closed_clients off); with "on" a client can bring Squid down.
+    # Squid takes this for the end of the client (half_closed_clients off). With "on" a client can crash Squid.
     Row("half-closed", get(_URL), statuses(200, CLOSED), reaches=None, ends=True),
     Row("connect", head(f"CONNECT {ORIGIN}:443 HTTP/1.1", f"Host: {ORIGIN}:443"), statuses(200), reaches=None),
     Row(
@@ -190,7 +193,7 @@ ANSWERS: dict[str, bytes] = {
     **{f"answer-{name}": answer for name, (_, answer) in _PLAIN.items()},
     **{f"odd-{name}": answer for name, answer in _ODD.items()},
 }
-"""What the origin says to a request whose path begins with the name; then it closes the connection."""
+"""Answers of the origin to requests whose path begins with the name; then it closes the connection."""
 _ANSWERED = [
     *(_passed(f"answer-{name}", get(_URL), status=status) for name, (status, _) in _PLAIN.items()),
     Row("answer-200-chunked-to-1.0", head(f"GET {_URL} HTTP/1.0"), statuses(200), reaches=1, lacks=b"chunked"),

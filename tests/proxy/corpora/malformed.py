@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Malformed and ambiguous requests: those that two servers in a row may read differently (RFC 9112, 11.2).
+"""Malformed and ambiguous requests: two servers in a row may read them differently (RFC 9112, 11.2).
 
-Whatever the status, the test holds all that the origin gets against a strict reading (``strict.py``): no request with
-two meanings, none that begins within the body of another. ``/inner`` is what would be smuggled. ``/next`` stands where
-the body ends by the rules: what follows is the same client's next request, though another proxy before this one may
-have read it otherwise; its answer is the second.
+Whatever the status, the test compares everything that the origin gets with a strict reading (``strict.py``): no request
+may have two meanings or begin within the body of another one. ``/inner`` is the request to be smuggled. ``/next``
+follows where the body ends by the rules: it is the same client's next request, though a proxy in front of this one may
+read it differently; its answer is the second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _refused(rows: dict[str, bytes]) -> list[Row]:
 
 
 def _either(rows: dict[str, bytes]) -> list[Row]:
-    """RFC 9112 leaves the choice, or a proxy may repair it: what counts is that the origin gets one meaning."""
+    """RFC 9112 leaves the choice, or a proxy may repair the request: the origin must get only one meaning."""
     return [Row(name, sent, _BAD_OR_REFUSED | {200}, reaches=None) for name, sent in rows.items()]
 
 
@@ -86,13 +86,13 @@ _CODINGS = {
 _CODINGS_EITHER = {
     "length-then-chunked": _post("Content-Length: 5", _CHUNKED, body=_LAST + _NEXT),
     "chunked-then-length": _post(_CHUNKED, "Content-Length: 5", body=_LAST + _NEXT),
-    # What Squid takes for a blank.
+    # Characters that Squid takes for blanks.
     "coding-vertical-tab": _post("Transfer-Encoding: \x0bchunked", body=_LAST + _NEXT),
     "coding-form-feed": _post("Transfer-Encoding:\x0cchunked", body=_LAST + _NEXT),
     "length-vertical-tab": _post(f"Content-Length: \x0b{len(_INNER)}", body=_INNER),
-    # What it takes for no length.
+    # A value that Squid takes for a missing length.
     "length-comma": _post("Content-Length: ,", body=_NEXT),
-    # Squid 5 passes it over, and does not see the length (CVE-2026-61642).
+    # Squid 5 ignores this coding and overlooks the length (CVE-2026-61642).
     "identity": _post("Transfer-Encoding: identity", f"Content-Length: {len(_NEXT)}", body=_NEXT),
     "chunked-with-long-length": _post(_CHUNKED, "Content-Length: 500", body=_LAST),
     "chunked-with-bad-length": _post(_CHUNKED, "Content-Length: x", body=_LAST),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Requests by which a proxy is made to reach what its clients may not: the host itself, its neighbours, other services.
+"""Requests that try to reach forbidden targets through a proxy: its own host, neighbours, other services.
 
-None of them may get to the proxy's own services (``INNER``) or to other ports of the origin than it may.
+None may reach the proxy host's own services (``INNER``), or ports of the origin that are not allowed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _EMBEDDED = """
 [2002:a83f:8110::1] [2002:c000:c0::1] [2002:6460:60::1] [2002:6450:5050::1] [64:ff9b:1::a83f:8110] [::a83f:8110]
 """.split()  # noqa: SIM905
 _PUBLIC_EMBEDDED = ["[64:ff9b::c633:6401]", "[64:ff9b::198.51.100.1]", "[64:ff9b::8000:1]", "[2002:c633:6401::1]"]
-"""What a translator near the host would take to a public address. Here is none, nor any route."""
+"""Addresses that a translator near the host would map to a public address.
+
+The testbed has no translator and no route.
+"""
 _OWN = [
     PROXY,
     "172820482",
@@ -67,8 +70,8 @@ NAMES: dict[str, list[list[str]]] = {
     "both-reversed.example": [["127.0.0.1", ORIGIN]],
     "both6.example": [[ORIGIN, "::1"]],
     "many.example": [[ORIGIN, *(f"10.77.9.{n}" for n in range(100, 110)), PROXY]],
-    # Other answers each time: the first is for the rules, what follows would be for the connection. A name for each
-    # row: what one worker has asked for, another one asks again.
+    # These names change their answer: the first is for the rules, a later one would be for the connection. Each row has
+    # a name of its own, because one worker does not know the answers that another one got.
     "rebind-get.example": [[ORIGIN], ["127.0.0.1"]],
     "rebind-get-port.example": [[ORIGIN], ["127.0.0.1"]],
     "rebind-own.example": [[ORIGIN], [PROXY]],
@@ -77,11 +80,11 @@ NAMES: dict[str, list[list[str]]] = {
     "rebind-back.example": [["127.0.0.1"], [ORIGIN]],
     "rebind-none.example": [[], ["127.0.0.1"]],
 }
-"""Addresses of each name, by how many times it was asked for; the last ones stay. Times to live are 0."""
+"""Lists of addresses for each name: one for each question, the last one for all later questions. The TTL is 0."""
 
 
 def _inside(group: str, hosts: list[str]) -> list[Row]:
-    """By GET, and by CONNECT."""
+    """Return rows that ask for each host by GET and by CONNECT."""
     return [
         row
         for number, host in enumerate(hosts, 1)
@@ -101,14 +104,14 @@ def _named() -> list[Row]:
     for name in NAMES:
         if name in ("public.example", "rebind-connect.example") or name.startswith("rebind"):
             continue
-        # Without the rules there would be no way to these (503).
+        # Even without the rules these would fail for lack of a route (503), so expect exactly 403.
         refused = statuses(403) if name.startswith(("nat64", "metadata")) else _UNRESOLVED
         rows.append(Row(f"name-{name}", get(f"http://{name}:{INNER}/{{id}}"), refused))
     return rows
 
 
 _REBOUND = [
-    # The second request is decided by a new look-up, or by the first one's address: never by one for the other.
+    # A new look-up or the first address decides the second request, but never a look-up that the rules did not see.
     Row("rebind-get", get(f"http://rebind-get.example:{WEB}/{{id}}") * 2, statuses(200), reaches=2, answers=2),
     Row("rebind-get-port", get(f"http://rebind-get-port.example:{INNER}/{{id}}"), statuses(403, 503)),
     Row("rebind-own", get(f"http://rebind-own.example:{WEB}/{{id}}") * 2, statuses(200), reaches=2, answers=2),
@@ -123,7 +126,7 @@ _REBOUND = [
     ),
 ]
 _SOUND = [
-    # What is refused below is worth nothing if everything is.
+    # These show that the proxy does not refuse everything; otherwise the refusals below would prove nothing.
     Row("sound-get", get(), statuses(200), reaches=1),
     Row("sound-name", get(f"http://public.example:{WEB}/{{id}}"), statuses(200), reaches=1),
     Row("sound-connect", head(f"CONNECT {ORIGIN}:{TUNNEL} HTTP/1.1"), statuses(200), reaches=None),
@@ -152,7 +155,7 @@ _PORTS = [
         Row(f"tunnel-{port or 'none'}", head(f"CONNECT {ORIGIN}:{port} HTTP/1.1"), _REFUSED)
         for port in ("22", "25", "80", "444", "8080", "3128", "0", "65535", "65979", "-443")
     ),
-    # Squid passes over what it does not understand, and takes port 443: if it opens a tunnel, then there.
+    # Squid ignores text that it does not understand and uses port 443: if it opens a tunnel, then only there.
     *(
         Row(f"tunnel-odd-{name}", head(f"CONNECT {target} HTTP/1.1"), _UNRESOLVED | {200}, reaches=None)
         for name, target in {
@@ -179,7 +182,7 @@ _URLS = [
     Row("userinfo-password", get(f"http://a:b@[::1]:{INNER}/{{id}}"), _REFUSED),
     Row("userinfo-two", get(f"http://a@{ORIGIN}@127.0.0.1:{INNER}/{{id}}"), _REFUSED),
     Row("userinfo-encoded", get(f"http://{ORIGIN}%40127.0.0.1:{INNER}/{{id}}"), _UNRESOLVED),
-    # What stands before "@" is no host, whatever a browser would make of the backslash.
+    # Text before "@" is not the host, although a browser would treat the backslash as a slash.
     Row("backslash", get(f"http://127.0.0.1:{INNER}\\@{ORIGIN}:{WEB}/{{id}}"), _UNRESOLVED | {200}, reaches=None),
     Row("backslash-first", get(f"http:\\\\127.0.0.1:{INNER}/{{id}}"), _UNRESOLVED),
     Row("fragment", get(f"http://127.0.0.1:{INNER}#@{ORIGIN}:{WEB}/{{id}}"), _UNRESOLVED),

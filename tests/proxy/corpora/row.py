@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One row of a corpus."""
+"""A row of a corpus: a request and its required result."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass
 
 ORIGIN, ORIGIN6, PROXY, PROXY6 = "10.77.9.2", "fd77:9::2", "10.77.8.2", "fd77:8::2"
 WEB, TUNNEL, INNER = 8080, 443, 2000
-"""Ports: of the origin's web server; its goal of tunnels; something on the proxy's host that no client may reach."""
+"""Ports of the origin's web server, of its target for tunnels, and of a forbidden service on the proxy's host."""
 CLOSED = 0
-"""The proxy closes the connection, or says nothing, instead of giving a status."""
+"""Pseudo status: the proxy closes the connection or sends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a client sends, and what it must get."""
+    """Data that a client sends, and the required result."""
 
     id: str
     sent: bytes
-    """As it is, but for ``{id}``: the row's own name, by which the origin's record is searched."""
+    """Bytes to send. ``{id}`` is replaced by the row's name, by which the request is found in the origin's record."""
     status: frozenset[int]
-    """Any of these, of the first final answer."""
+    """Allowed statuses of the first final answer."""
     reaches: int | None = 0
-    """How many requests with this id the origin gets; None where either is sound."""
+    """Number of requests with this id that the origin must get; None if both none and one are acceptable."""
     answers: int = 1
-    """How many final answers come."""
+    """Number of final answers that must come."""
     has: bytes = b""
-    """In what the client gets."""
+    """Bytes that the client must receive."""
     lacks: bytes = b""
-    """Not in what the client gets."""
+    """Bytes that the client must not receive."""
     origin_has: bytes = b""
-    """In what the origin gets, in the request with this id."""
+    """Bytes that the origin must receive in the request with this id."""
     origin_lacks: bytes = b""
     ends: bool = False
-    """The client sends no more, and says so (FIN)."""
+    """Whether the client closes its half of the connection (FIN) after sending."""
 
     @property
     def data(self) -> bytes:
@@ -41,12 +41,15 @@ class Row:
 
     @property
     def most(self) -> int:
-        """Final answers at the most: more are to what nobody asked for. ``/next`` may be a request or of a body."""
+        """Return the largest allowed number of final answers; further ones would answer requests that nobody sent.
+
+        ``/next`` may be a request of its own or part of a body.
+        """
         return max(self.answers, 1 + self.sent.count(b"/next "))
 
 
 def head(first: str, *fields: str, end: str = "\r\n") -> bytes:
-    """Return the lines of a request's head."""
+    """Return the lines of a request's header."""
     return (end.join([first, *fields, "", ""])).encode("latin-1", "strict")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A strict reading of what an origin gets (RFC 9110, RFC 9112): each request, or why it has more than one meaning."""
+"""A strict parser for what an origin gets (RFC 9110, RFC 9112): it returns requests, or why they are ambiguous."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _LINE = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e\x80-\xff]+) HTTP/1\.1")
-# Of control characters those three alone are dangerous (RFC 9110, 5.5).
+# Only these three control characters are dangerous (RFC 9110, 5.5).
 _FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([^\r\n\0]*?)[ \t]*")
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})\r\n")
 
 
 class Ambiguous(Exception):
-    """Two servers may read it differently."""
+    """Raised if two servers may read the data differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, as all servers read it."""
+    """A request that all servers read in the same way."""
 
     method: bytes
     target: bytes
@@ -32,7 +32,10 @@ class Request:
 
 
 def requests(data: bytes) -> list[Request]:
-    """Return the requests of one connection. The last one's body may be unfinished. Raises Ambiguous."""
+    """Return the requests of one connection; the last body may be incomplete.
+
+    Raise Ambiguous if there are two readings.
+    """
     found = []
     while data:
         head, end, rest = data.partition(b"\r\n\r\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Debian 12's Squid 5.7 and Debian 13's 6.13 do differently with the corpora: of all rows these, and no others."""
+"""All rows of the corpora to which Debian 12's Squid 5.7 and Debian 13's 6.13 respond differently."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DIFFERENT: Final[dict[str, tuple[int, int]]] = {
     **dict.fromkeys(_ODD_FIRST_LINES, (200, 400)),
     "identity": (200, 501),
 }
-"""By row: the status of the first final answer of 5.7, and of 6.13. All are refused, or get one meaning, by both."""
+"""For each row: status of the first final answer of 5.7, and of 6.13. Both refuse the row, or give it one meaning."""
 RELEASES: Final = ("bookworm", "trixie")
 
 
 def said_otherwise(release: str, statuses: Mapping[str, int]) -> dict[str, int]:
-    """Return those of *statuses*, by row, that are in the table and not as it says of *release*."""
+    """Return those *statuses* whose row is in the table and that differ from the table's value for *release*."""
     column = RELEASES.index(release)
     return {row: statuses[row] for row in DIFFERENT.keys() & statuses.keys() if statuses[row] != DIFFERENT[row][column]}

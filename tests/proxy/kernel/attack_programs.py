@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What runs on the hosts of the attacks' scene, with the standard library alone: its name and arguments."""
+"""Programs that run on the hosts of the attack tests, with only the standard library. argv: name and arguments."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from typing import Any
 
 AT_ONCE = 40
 PATIENCE, LINGER = 60.0, 0.1
-"""Seconds: for an answer; for more than was asked for."""
+"""Seconds to wait for an answer, and after it for additional bytes."""
 LONGEST = 8.0
-"""Seconds to wait where there may be no answer: a request is unfinished, and Squid rightly waits to see it finished."""
+"""Seconds to wait if there may be no answer, because Squid rightly waits for the rest of an unfinished request."""
 
 
 def names(table: str) -> None:
-    """Answer questions for A and AAAA from a table, with other addresses each time where there are several lists."""
+    """Answer A and AAAA questions from a table.
+
+    If a name has several lists of addresses, use the next one each time.
+    """
     known = read(table)
     asked: dict[tuple[str, int], int] = {}
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -54,7 +57,7 @@ def read(path: str) -> Any:
 
 
 class Record:
-    """A file to which each piece that comes is added at once."""
+    """A file to which each received piece is appended at once."""
 
     def __init__(self, path: str) -> None:
         self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  open for good
@@ -73,7 +76,7 @@ CANARY = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ncanary"
 
 
 async def echo(record: str, *ports: str) -> None:
-    """Write down each connection, and give back what comes; to a request a sound answer."""
+    """Record each connection and echo its data. Answer an HTTP request with a valid response."""
     kept = Record(record)
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,7 +91,7 @@ async def echo(record: str, *ports: str) -> None:
 
 
 async def web(answers: str, record: str, port: str) -> None:
-    """Write down what comes and answer each request: those whose path is known in its own way, then close."""
+    """Record and answer each request. If its path has a special answer, send that and close the connection."""
     known = {name: base64.b64decode(each) for name, each in read(answers).items()}
     kept, numbers = Record(record), itertools.count()
 
@@ -109,8 +112,8 @@ async def web(answers: str, record: str, port: str) -> None:
             if target.startswith(("answer-", "odd-")):
                 writer.write(known[special])
                 await writer.drain()
-                # It ends what it says, and takes what comes: Squid may have sent the next request already, which a
-                # connection that is closed would answer by RST, and Squid then by 502 (docs/squid-versions.md).
+                # Half-close, then read on: Squid may already have sent the next request. A closed connection would
+                # answer it by RST, and Squid would send 502 (docs/squid-versions.md).
                 writer.write_eof()
                 while await reader.read(65536):
                     pass
@@ -122,7 +125,7 @@ async def web(answers: str, record: str, port: str) -> None:
 
 
 async def relay(port: str, origin: str, origin_port: str) -> None:
-    """Pass on what comes as it is, but for the origin's name in a URL; nothing is read, so nothing is repaired."""
+    """Pass on all bytes unchanged, except that the origin's name in a URL is removed. Nothing is parsed or repaired."""
     name = f"http://{origin}:{origin_port}/".encode()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,7 +147,7 @@ async def relay(port: str, origin: str, origin_port: str) -> None:
 
 
 def whole(data: bytes) -> int | None:
-    """Return the size of the request that *data* begins with, in the usual reading; None where more must come."""
+    """Return the size of the first request in *data*, in the usual reading; None if it is incomplete."""
     head, end, body = data.partition(b"\r\n\r\n")
     if not end:
         return None
@@ -158,7 +161,7 @@ def whole(data: bytes) -> int | None:
 
 
 def answers_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
-    """Return the statuses of the whole final answers. *heads*: which requests were HEAD, so far as is known."""
+    """Return the statuses of the complete final answers. *heads*: which requests were HEAD, as far as known."""
     found: list[int] = []
     while match := re.match(rb"HTTP/\d\.\d (\d+)[^\n]*\n", data):
         status = int(match[1])
@@ -222,7 +225,7 @@ async def one(row: dict[str, Any], address: str, port: str, limit: asyncio.Semap
 
 
 async def ask(rows: str, address: str, port: str) -> None:
-    """Send the rows, and print what came."""
+    """Send the rows and print the answers."""
     limit = asyncio.Semaphore(AT_ONCE)
     found = await asyncio.gather(*(one(row, address, port, limit) for row in read(rows)))
     print(json.dumps(dict(found)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client that sends what a corpus has, an origin that writes down what comes, and something nobody may reach."""
+"""The scene of the attack tests: a client that sends a corpus, a recording origin, and forbidden services."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from mptcp_lab.testbed.services import PROXY_PORT, Proxy, start_proxy, wait_unti
 
 PROGRAMS = Path(__file__).parent / "attack_programs.py"
 OTHER_PORTS = (22, 25, 444)
-"""Of the origin, which no client may reach."""
+"""Ports of the origin that no client may reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one client got."""
+    """Answers that one client got."""
 
     statuses: tuple[int, ...]
-    """Of all final answers that are whole."""
+    """Statuses of all complete final answers."""
     raw: bytes
 
     @property
@@ -42,16 +42,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a whole corpus."""
+    """Result of a whole corpus."""
 
     failed: dict[str, str]
-    """Rows that got something else than they must, and what."""
+    """For each row with a wrong result: what is wrong."""
     trespassed: tuple[str, ...]
-    """Connections to what nobody may reach."""
+    """Connections to services that nobody may reach."""
     ambiguous: tuple[str, ...]
-    """What the origin got with more than one meaning."""
+    """Requests that the origin got and that have more than one meaning."""
     statuses: dict[str, int]
-    """Of each row's first final answer."""
+    """Status of the first final answer of each row."""
 
     def assert_sound(self) -> None:
         assert self.trespassed == ()
@@ -61,7 +61,7 @@ class Outcome:
 
 @dataclass
 class Scene:
-    """Everything but the proxy, which a test may start several times."""
+    """Client, origin and services, without the proxy, which a test may start several times."""
 
     client: LiveNode
     proxy: LiveNode
@@ -90,7 +90,7 @@ class Scene:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Have names that nobody has asked for yet."""
+        """Run a new name server, so that each name is asked for the first time."""
         names = self.origin.popen(program("names", self.directory / "names.json"), name="names")
         try:
             yield
@@ -99,7 +99,7 @@ class Scene:
 
     @contextmanager
     def serving(self, config: Path) -> Iterator[Proxy]:
-        """Have a proxy, and names."""
+        """Run a proxy and a new name server."""
         with self.naming():
             proxy = start_proxy(self.proxy, config)
             try:
@@ -110,7 +110,7 @@ class Scene:
 
     @contextmanager
     def relaying(self) -> Iterator[None]:
-        """Have what passes on all bytes where the proxy would be."""
+        """Run a relay that passes on all bytes, in place of the proxy."""
         relay = self.proxy.popen(program("relay", PROXY_PORT, ORIGIN, WEB), name="naive")
         wait_until(partial(_listens, self.proxy, PROXY_PORT), "the relay listens", process=relay)
         try:
@@ -119,7 +119,7 @@ class Scene:
             relay.stop(60)
 
     def ask(self, rows: Sequence[Row], patient: bool) -> dict[str, Answer]:
-        """Send each row on a connection of its own, many at once; *patient*: wait for all that must be answered."""
+        """Send each row on a separate connection, many at once. *patient*: wait for all answers that must come."""
         spelt = [
             {
                 "id": row.id,
@@ -140,7 +140,7 @@ class Scene:
         }
 
     def try_all(self, rows: Sequence[Row], patient: bool = True) -> Outcome:
-        """Send all rows and judge them; not *patient* where some are known to get no answer."""
+        """Send all rows and judge the answers. *patient* is False if some rows are known to get no answer."""
         records = [self.directory / f"{name}.record" for name in ("origin", "inner", "others", "tunnel")]
         before = [len(path.read_bytes()) if path.exists() else 0 for path in records]
         got = self.ask(rows, patient)
@@ -177,14 +177,14 @@ def program(name: str, *arguments: object) -> list[str]:
 
 
 def wrong(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
-    """Return what is not as it must be; empty where all is."""
+    """Return what is wrong with an answer; empty if nothing is."""
     name = row.id.encode()
     mine = [each for each in arrived if name in each.target.replace(b"/", b" ").replace(b"?", b" ").split()]
     if answer.first not in row.status:
         return f"status {answer.first}, not {sorted(row.status)}: {answer.raw[:120]!r}"
     if row.answers > len(answer.statuses) and CLOSED not in row.status:
         return f"{len(answer.statuses)} answers, not {row.answers}"
-    # What is no request, behind one whose end is a matter of the reading, may be refused on its own.
+    # If the end of the first request is ambiguous, the rest may be no valid request and get a 400 of its own.
     refused = row.reaches is None and answer.statuses[1:] and answer.statuses[-1] == 400
     if len(answer.statuses) - bool(refused) > row.most:
         return f"{len(answer.statuses)} answers, not {row.most} at the most: {answer.statuses}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The preload libraries and a program under them; a Squid with our patches."""
+"""Fixtures: the preload libraries, a program under them, and a Squid with our patches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mptcp_proxy.squid import installed
 def squid_with_patches(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]
 ) -> Iterator[None]:
-    """The first Squid in PATH is one that ``./run squid`` built: its package in dist, unpacked."""
+    """Put a Squid that ``./run squid`` built first in PATH, unpacked from its package in dist."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     if (squid := installed()) is not None and squid.multipath:
         yield
@@ -31,7 +31,7 @@ def squid_with_patches(
         fcntl.flock(lock, fcntl.LOCK_EX)
         packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
         if not packages and request.config.getoption("--all"):
-            # Not by ./run, which waits for the lock. It ends with the tests, when they are interrupted.
+            # Not through ./run, which waits for its lock. The build ends with the tests, even if they are interrupted.
             build = ["setpriv", "--pdeathsig", "TERM", str(REPOSITORY / "proxy/squid/build")]
             subprocess.run(build, cwd=REPOSITORY, check=True, timeout=7200)
             packages = sorted(REPOSITORY.glob("dist/squid_*+mptcp*.deb"))
@@ -46,7 +46,7 @@ def squid_with_patches(
 
 @pytest.fixture(scope="module")
 def libraries(require: Callable[..., None]) -> list[Path]:
-    """Both, in the order of LD_PRELOAD."""
+    """Both libraries, in the order of LD_PRELOAD."""
     require("root", "namespaces", "mptcp", "gcc")
     return [shim.library(name) for name in NAMES]
 
@@ -58,12 +58,12 @@ def preloaded(libraries: list[Path]) -> Preloaded:
 
 @pytest.fixture(scope="module", params=map(marked, WAYS))
 def preloaded_each_way(request: pytest.FixtureRequest, require: Callable[..., None]) -> Preloaded:
-    """The libraries as they are shipped, and as sanitizers watch them."""
+    """The libraries as shipped, and built with each sanitizer."""
     require("root", "namespaces", "mptcp", "gcc")
     return preloaded_as(request.param)
 
 
 @pytest.fixture
 def play(request: pytest.FixtureRequest, preloaded_each_way: Preloaded) -> Callable[..., Any]:
-    """Runs code after the ``SCENE`` of the test's module."""
+    """Return a function that runs code after the ``SCENE`` of the test's module."""
     return playing(preloaded_each_way, request.module.SCENE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the tests of the preload libraries share: a small program in its place, in a network namespace of its own."""
+"""Helpers of the preload library tests: they run a small program under the libraries in its own network namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mptcp_proxy import shim
 
 TCP, MPTCP = 6, 262
 NAMES = (shim.TURNS, shim.LISTEN)
-"""The libraries, in the order of LD_PRELOAD."""
+"""File names of the libraries, in the order of LD_PRELOAD."""
 PREAMBLE = """
 import errno, fcntl, json, os, socket, subprocess, sys
 from socket import *
@@ -37,13 +37,16 @@ REPORT = (
 
 
 BUILT = Path(sys.prefix) / "built"
-"""Where libraries stay that take long to build, in the virtual environment."""
+"""Directory in the virtual environment for libraries that take long to build."""
 SANITIZERS = {"address,undefined": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
-"""What gcc(1) takes for -fsanitize, and what must then be loaded before the library."""
+"""Values of gcc's -fsanitize, and the runtime libraries that must be loaded first."""
 
 
 def sanitized(sanitizer: str = "address,undefined") -> tuple[str, ...]:
-    """Build the libraries with *sanitizer*, once for their sources, and return what is to be loaded, in its order."""
+    """Build the libraries with *sanitizer*, once per version of their sources.
+
+    Return all libraries in loading order.
+    """
     return (*map(runtime, SANITIZERS[sanitizer]), *(_sanitized(sanitizer, name) for name in NAMES))
 
 
@@ -70,12 +73,12 @@ def runtime(name: str) -> str:
 
 
 class Preloaded:
-    """Runs Python code with the *libraries* preloaded, and *before* them what they need."""
+    """Runs Python code with *libraries* preloaded, and before them the libraries *before* that they need."""
 
     def __init__(self, libraries: Sequence[Path], before: Sequence[str] = ()) -> None:
         self.libraries = libraries
         self.preload = " ".join([*before, *map(str, libraries)])
-        # The thread sanitizer has fixed addresses, which a program's own may not take.
+        # The thread sanitizer needs fixed addresses, so disable address randomization.
         self.start = ("setarch", "-R", "env") if before else ("env",)
         self.stderr = ""
 
@@ -91,7 +94,7 @@ class Preloaded:
         setup: str = "true",
         **variables: str,
     ) -> Any:
-        # env(1) sets the variables for the program alone: neither unshare nor the shell shall be preloaded.
+        # env(1) sets the variables only for the program: unshare and the shell must not be preloaded.
         own = [f"LD_PRELOAD={self.preload}"]
         if ports is not None:
             own.append(f"MPTCP_LISTEN_PORTS={ports}")
@@ -101,7 +104,7 @@ class Preloaded:
             own.append(f"MPTCP_PARENTS={parents}")
         if turns is not None:
             own.append(f"MPTCP_TURNS={turns}")
-        # What a program does is its matter: Python 3.12 and later warn of fork(2) beside threads.
+        # Python 3.12 and later warn of fork(2) in programs with threads; this does not matter here.
         program = [*self.start, *own, interpreter, "-W", "ignore::DeprecationWarning", "-c"]
         answer = subprocess.run(
             [
@@ -126,19 +129,19 @@ class Preloaded:
 
 
 DESCRIPTORS = "ulimit -Sn 4096; ulimit -Hn 8192"
-"""As mptcp-proxy has it: there is room for the library's own beyond those of the program."""
+"""Limits as mptcp-proxy sets them: the library's own descriptors fit above the program's soft limit."""
 WAYS = ("plain", "address,undefined", "thread")
-"""The libraries as they are shipped, and as each sanitizer watches them; the last is left to the nightly tests."""
+"""The libraries as shipped, and built with each sanitizer. Only nightly tests use the last one."""
 
 
 def marked(way: str, *more: str) -> Any:
-    """Return the parameter *way*, and *more*, with the mark of ``WAYS``."""
+    """Return *way* and *more* as a pytest parameter, with the mark that ``WAYS`` describes."""
     found = (way, *more) if more else way
     return pytest.param(found, id="-".join((way, *more)), marks=[pytest.mark.nightly] if way == WAYS[-1] else [])
 
 
 def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
-    """Return what runs code after *scene*, with fair turns, and takes it that nothing is said on standard error."""
+    """Return a function that runs code after *scene*, with fair turns, and expects no output on standard error."""
 
     def run(code: str, turns: str | None = "fair", **variables: str) -> Any:
         found = preloaded(scene + code, turns=turns, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0", **variables)
@@ -149,7 +152,7 @@ def playing(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
 
 
 def preloaded_as(way: str) -> Preloaded:
-    """Return the libraries in one of ``WAYS``."""
+    """Return the libraries built in one of ``WAYS``."""
     if way == "plain":
         return Preloaded([shim.library(name) for name in NAMES])
     *before, turns, listen = sanitized(way)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the proxy's kernel tests share: a client that downloads, and a look at Squid's processes and sockets."""
+"""Helpers of the proxy's kernel tests: a client that downloads, and queries of Squid's processes and sockets."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from mptcp_proxy.squid import installed
 LIBRARIES = ("squid_turns.so", "mptcp_listen.so")
 BOTH_FAMILIES = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
 MPTCP_OPTION = 30
-"""TCP option kind of MPTCP, RFC 8684, 3."""
+"""TCP option kind of MPTCP (RFC 8684, 3)."""
 PATIENTLY = ("--retry", "9", "--retry-all-errors", "--retry-delay", "1")
-"""Options of curl: while Squid reads its configuration anew it refuses, and resets whom it has not accepted yet."""
+"""Options of curl: while Squid reloads, the kernel refuses new connections and resets those not yet accepted."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a client got."""
+    """Result of a client's download."""
 
     status: int
-    """Of the answer; of the proxy's answer to CONNECT where that was refused."""
+    """Status of the answer, or of the proxy's answer to CONNECT if that was refused."""
     sha256: str
     size: int
 
 
 def needs_open_checkout() -> None:
-    """Skip, loudly, where another user could not start the checkout's programs: home directories are private."""
+    """Skip the test, with a message, if other users cannot enter the checkout, as in a private home directory."""
     if not all(directory.stat().st_mode & 0o001 for directory in Path(sys.executable).absolute().parents):
         pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
 
 
 def needs_library() -> None:
-    """Skip where the listeners of the first Squid in PATH are Multipath TCP without our library."""
+    """Skip the test if the first Squid in PATH opens Multipath TCP listeners without our library."""
     found = installed()
     if found is not None and found.multipath:
         pytest.skip("NOT TESTED: this Squid needs no library for its listeners, see test_proxy_own_option.py")
 
 
 def curl(url: str, proxy: str, *, mptcp: bool, tunnel: bool, options: Sequence[str]) -> list[str]:
-    # -g: brackets are IPv6 addresses; noproxy: curl would go to loopback addresses by itself.
+    # -g: brackets belong to IPv6 addresses. --noproxy: otherwise curl contacts loopback addresses directly.
     command = ["curl", "-sSg", "--noproxy", "", "-x", proxy, *(["-p"] if tunnel else []), *options, url]
     return mptcp_command(command) if mptcp else command
 
@@ -79,25 +79,25 @@ def fetch(
 
 
 def configuration(node: LiveNode, *statements: str, name: str = "squid.conf") -> Path:
-    """Write a configuration: the one that is shipped, *statements* after it, and no waiting at the end."""
+    """Write a configuration: the shipped one, then *statements*, and no waiting at shutdown."""
     path = node.directory / f"{node.name}-{name}"
     path.write_text("\n".join([f"include {SQUID_CONFIG}", *statements, "shutdown_lifetime 0 seconds", ""]))
     return path
 
 
 def squid(process: Program) -> int:
-    """Return Squid's first process below ``mptcp-proxy run``, which may just have another one check a file."""
+    """Return the PID of Squid's main process. ``mptcp-proxy run`` may also have a short-lived Squid for checks."""
     (pid,) = (pid for pid in children(process.pid) if b"--foreground" in command(pid))
     return pid
 
 
 def workers(process: Program) -> tuple[int, ...]:
-    """Return Squid's workers, and the coordinator where there are several."""
+    """Return the PIDs of Squid's workers, and of the coordinator if there are several."""
     return children(squid(process))
 
 
 def all_workers(proxy: Proxy) -> tuple[int, ...]:
-    """Return the same once each worker listens: Squid forks one after the other, and *proxy* serves with the first."""
+    """Wait until all workers listen, then return their PIDs. Squid forks them one after the other."""
 
     def listen() -> bool:
         if not (said := proxy.state / "reloads.json").exists():
@@ -110,7 +110,7 @@ def all_workers(proxy: Proxy) -> tuple[int, ...]:
 
 
 def kids(process: Program) -> dict[str, int]:
-    """Return the same by their names, those left out that have just ended."""
+    """Return the PIDs of the workers by process name, without those that have just ended."""
     return {name.decode(): pid for pid in workers(process) if (name := command(pid).partition(b"\0")[0])}
 
 
@@ -120,7 +120,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def libraries_of(pid: int) -> list[str]:
-    """Return which of the preload libraries the process has."""
+    """Return the names of the preload libraries that the process has mapped."""
     maps = Path(f"/proc/{pid}/maps").read_text()
     return [name for name in LIBRARIES if name in maps]
 
@@ -135,7 +135,7 @@ def mptcp_listeners(node: LiveNode) -> set[str]:
 
 
 def tcp_listeners(node: LiveNode) -> set[str]:
-    """Return ADDRESS:PORT of all listening TCP sockets, those that belong to MPTCP sockets among them."""
+    """Return ADDRESS:PORT of all listening TCP sockets, including those that belong to MPTCP sockets."""
     return {line.split()[3] for line in node.run(["ss", "-Htln"]).stdout.splitlines()}
 
 
@@ -146,16 +146,16 @@ def subflows(node: LiveNode, port: int) -> int:
 
 
 def connections(node: LiveNode, port: int) -> int:
-    """Return how many established MPTCP connections to *port* there are."""
+    """Return how many established MPTCP connections to *port* exist."""
     lines = node.run(["ss", "-HMn", "state", "established", "dport", "=", f":{port}"]).stdout
     return len(lines.splitlines())
 
 
 @contextmanager
 def captured_syns(node: LiveNode, device: str, at_least: int) -> Iterator[list[tuple[int, set[int]]]]:
-    """Capture segments with SYN, and wait for *at_least* so many at the end.
+    """Capture segments with SYN; when the block ends, wait until at least *at_least* were captured.
 
-    The list is filled with (destination port, kinds of TCP options) of those that open a connection.
+    The list is then filled with (destination port, kinds of TCP options) of each SYN without ACK.
     """
     from scapy.layers.inet import TCP
     from scapy.utils import rdpcap

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the relay's kernel tests share: a relay with two uplinks between a client and two proxies, and who sent what."""
+"""Helpers of the relay's kernel tests: a relay with two uplinks between a client and two proxies, and byte counters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mptcp_lab.testbed.services import (
 UPLINKS = ("eth0", "wlan0")
 PEER = "cache_peer {address} parent 3128 0 no-query no-digest connect-timeout=3 connect-fail-limit={limit} name={name}"
 DOWNLOAD = 240
-"""Seconds for a download, which has 60 Mbit/s, or 20 where an uplink was lost."""
+"""Seconds allowed for a download. The links have 60 Mbit/s, or 20 if an uplink was lost."""
 FILES = {"small.bin": 100_000, "large.bin": 12_000_000}
 NAME_SERVER = """
 import json, socket, struct, sys
@@ -50,7 +50,8 @@ while True:
     head = query[:2] + struct.pack("!HHHHH", 0x8180 if known else 0x8183, 1, len(of_kind), 0, 0)
     server.sendto(head + question + answers, client)
 """
-"""Answers from a JSON file, name to addresses, that it reads anew for each question; for a second each."""
+"""Name server. It reads a JSON file (name to addresses) anew for each question, and answers with a TTL of one second.
+"""
 
 
 def peer(node: LiveNode, family: int = 4, limit: int = 2) -> str:
@@ -58,14 +59,14 @@ def peer(node: LiveNode, family: int = 4, limit: int = 2) -> str:
 
 
 def configuration(node: LiveNode, *statements: str, more: str = "") -> Path:
-    """Write a relay's configuration: *statements* where the shipped one wants parents, and no waiting at the end."""
+    """Write a relay's configuration: *statements* in place of the parents, and no waiting at shutdown."""
     text, found = re.subn(r"^#cache_peer .*$", "\n".join(statements), RELAY_CONFIG.read_text(), flags=re.MULTILINE)
     assert found == 1
     return node.write("relay.conf", f"{text}{more}shutdown_lifetime 0 seconds\n")
 
 
 def name_server(node: LiveNode, address: str, names: Mapping[str, Sequence[str]]) -> tuple[Path, dict[str, str]]:
-    """Start a name server at *address*. Return the file that it answers from, and mounts of who is to ask it."""
+    """Start a name server at *address*. Return the file with its data, and mounts for a program that is to ask it."""
     known = node.write("names.json", json.dumps(names))
     process = node.popen(python_command(NAME_SERVER, address, str(known)), name="name-server")
     wait_until(lambda: "ready" in process.output(), "the name server answers", process=process)
@@ -74,7 +75,7 @@ def name_server(node: LiveNode, address: str, names: Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Chain:
-    """Origin, parents and relay of a testbed, all of them running."""
+    """Running origin, parents and relay of a testbed."""
 
     testbed: Testbed
     origin: Origin
@@ -88,12 +89,12 @@ class Chain:
 
     @property
     def node(self) -> LiveNode:
-        """The relay's."""
+        """Return the relay's node."""
         return self.testbed["relay"]
 
     @contextmanager
     def carried(self, *, sent: bool = False) -> Iterator[dict[str, int]]:
-        """Fill in, at the end, the bytes that came in, or went out, by each uplink."""
+        """Yield a dict; when the block ends, fill in the bytes that each uplink received, or sent."""
         found: dict[str, int] = {}
         before = self.octets(sent=sent)
         yield found
@@ -104,17 +105,20 @@ class Chain:
         return {device: counters[device].sent if sent else counters[device].received for device in UPLINKS}
 
     def served(self, number: int) -> int:
-        """Return how many requests the parent of this number has logged; Squid looks by connections without any."""
+        """Return how many requests parent *number* has logged. Squid's probe connections have no request."""
         log = self.parents[number].logs / "access.log"
         return len(re.findall(r" (?:GET|CONNECT) ", log.read_text())) if log.exists() else 0
 
     def wait_for_served(self, *requests: int) -> None:
-        """Wait until each parent has logged so many: Squid logs a request when both ends of it are closed."""
+        """Wait until each parent has logged this many requests.
+
+        Squid logs one when both of its connections are closed.
+        """
         numbers = range(len(requests))
         wait_until(lambda: tuple(map(self.served, numbers)) == requests, f"the parents have served {requests}")
 
     def doctor(self, user: Sequence[str] = ()) -> dict[str, dict[str, str]]:
-        """Return the findings of ``mptcp-proxy doctor`` on the relay. *user*: words before the command."""
+        """Return the findings of ``mptcp-proxy doctor`` on the relay. *user*: command prefix that changes the user."""
         argv = [*user, program("mptcp-proxy"), "doctor", "--role", "relay", "--json", "--config", str(self.config)]
         mounts = {"/run/mptcprelay": str(self.relay.state)}
         answer = self.node.run(with_mounts(argv, mounts), check=False, timeout=120)
@@ -131,14 +135,14 @@ def chain(
     env: Mapping[str, str] | None = None,
     mounts: Mapping[str, str] | None = None,
 ) -> Chain:
-    """Start an origin with HTTP and HTTPS, a proxy on each of *parents*, and a relay that has them for parents.
+    """Start an origin with HTTP and HTTPS, a proxy on each of *parents*, and a relay that has these as parents.
 
-    *peers*: other statements that name them; *statements* beside these, *more* behind everything.
+    *peers*: other statements that name the parents. *statements*: added to these. *more*: added at the end of the file.
     """
     origin = start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
     proxies = tuple(start_proxy(testbed[name]) for name in parents)
     node = testbed["relay"]
-    # As docs/relay.md advises. Kernels before 6.12 have no such thing.
+    # docs/relay.md advises this. Kernels before 6.12 do not have the sysctl.
     node.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
     named = [peer(testbed[name]) for name in parents] if peers is None else peers
     config = configuration(node, *named, *statements, more=more)
@@ -147,12 +151,12 @@ def chain(
 
 @dataclass(frozen=True)
 class Download:
-    """One that is under way."""
+    """A running download."""
 
     process: Process
     file: Path
 
     def end(self) -> bytes:
-        """Wait for its end and return what came."""
+        """Wait for its end and return its content."""
         assert self.process.wait(DOWNLOAD + 10) == 0, self.process.output()
         return self.file.read_bytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Addresses of the proxy's host that come and go by the second: traffic goes on, and Squid is told once."""
+"""Tests for addresses of the proxy's host that change each second: traffic goes on, and Squid is told only once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> Non
     got = 0
     for _ in range(3):
         node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
-        time.sleep(1.2)  # longer than changes are taken together
+        time.sleep(1.2)  # longer than the time within which changes are combined
         fetched = testbed["client"].run(
             ["curl", "-sf", "-m", "60", *PATIENTLY, "-o", "/dev/null", "-x", proxy.url(), origin.url("file")],
             check=False,
             timeout=90,
         )
         got += fetched.returncode == 0
-        # It is there again long before Squid would be told, after ten seconds, that it went.
+        # The address returns long before the ten seconds after which Squid would be told of its removal.
         node.run(["ip", "addr", "del", "192.0.2.77/32", "dev", "lo"])
         time.sleep(1.2)
     assert got == 3
@@ -38,7 +38,7 @@ def test_a_flapping_address_has_squid_reconfigured_once(testbed: Testbed) -> Non
 
 @pytest.mark.nightly
 def test_other_addresses_each_second_have_squid_reconfigured_ever_more_seldom(testbed: Testbed) -> None:
-    """Defect: each of them had it reconfigured, and clients refused for a moment, once a second."""
+    """Defect: each change made Squid reconfigure, which refused clients for a moment, once a second."""
     node = testbed["proxy"]
     proxy = start_proxy(node)
     numbers = iter(range(1, 250))
@@ -47,7 +47,7 @@ def test_other_addresses_each_second_have_squid_reconfigured_ever_more_seldom(te
     def another() -> bool:
         address = f"192.0.2.{next(numbers)}/32"
         node.run(["ip", "addr", "add", address, "dev", "lo"])
-        time.sleep(1.2)  # longer than changes are taken together
+        time.sleep(1.2)  # longer than the time within which changes are combined
         node.run(["ip", "addr", "del", address, "dev", "lo"])
         return seldom in proxy.process.output()
 
@@ -55,5 +55,5 @@ def test_other_addresses_each_second_have_squid_reconfigured_ever_more_seldom(te
     for _ in range(5):
         another()
     output = proxy.process.output()
-    # After 2, 4 and 8 seconds; then it is said, once, and Squid told every 16, 32, 60 seconds.
+    # Squid is told after 2, 4 and 8 seconds; then the warning comes once, and Squid is told every 16, 32, 60 seconds.
     assert (output.count(TOLD), output.count(seldom)) == (3, 1)

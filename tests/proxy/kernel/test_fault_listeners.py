@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Workers that end again and again, or do not run at all: it is seen, said, and put right as far as that can be."""
+"""Tests for workers that end repeatedly or stand still: the supervisor notices, reports and repairs it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from mptcp_lab.testbed.services import PROXY_PORT, Proxy, program, start_origin,
 
 pytestmark = pytest.mark.kernel
 GENEROUS = 120.0
-"""Seconds: what takes ten or twenty takes longer on a busy machine."""
+"""Seconds: on a busy machine, steps of ten or twenty seconds take longer."""
 WORKERS = ("(squid-1)", "(squid-2)")
 FOR_EVER = "hopeless_kid_revival_delay 1 hour"
-"""As long as Squid by itself leaves a worker out."""
+"""Squid's own default delay before it restarts a worker that it has given up."""
 FAILURES = 5
-"""So many, each within ten seconds of the worker's start, and Squid starts it no more (its ipc/Kid.h)."""
+"""After this many failures, each within ten seconds of its start, Squid gives up a worker (Squid's ipc/Kid.h)."""
 
 
 @pytest.fixture
 def start(testbed: Testbed, require: Callable[..., None]) -> Callable[..., Proxy]:
-    """Return what starts the proxy with two workers, which both listen then."""
+    """Return a function that starts the proxy with two workers and waits until both listen."""
     require("squid", "gcc")
     node = testbed["proxy"]
 
@@ -48,7 +48,7 @@ def listening(node: LiveNode) -> int:
 
 
 def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
-    """Kill these workers as often as they are started."""
+    """Kill these workers at each start, until Squid gives them up."""
     killed: Counter[str] = Counter()
     dead: set[int] = set()
     absent_since = time.monotonic()
@@ -67,7 +67,7 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
 
 
 def status(proxy: Proxy) -> tuple[str, list[str]]:
-    """Return what the supervisor says of itself: how Squid listens, and what else is wrong."""
+    """Return the supervisor's own status: how Squid listens, and other troubles."""
     said = json.loads((proxy.state / "reloads.json").read_text())
     return said["serving"], said["troubles"]
 
@@ -82,7 +82,7 @@ def doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
 
 
 def test_workers_that_were_given_up_come_back_soon(testbed: Testbed, start: Callable[..., Proxy]) -> None:
-    """Defect: Squid started them no more for an hour, and all said that it serves."""
+    """Defect: Squid restarted the workers only after an hour, while all status displays said that the proxy serves."""
     node, proxy = testbed["proxy"], start()
     first = squid(proxy.process)
     end_until_given_up(proxy, WORKERS)
@@ -96,14 +96,14 @@ def test_workers_that_were_given_up_come_back_soon(testbed: Testbed, start: Call
 def test_where_nobody_listens_it_is_said_and_a_new_start_asked_for(
     testbed: Testbed, start: Callable[..., Proxy]
 ) -> None:
-    """Defect: the coordinator of no workers kept all of it "active", with "serving: port 3128 by Multipath TCP"."""
+    """Defect: only the coordinator was left, but the service stayed "active" and reported that it serves port 3128."""
     node, proxy = testbed["proxy"], start(FOR_EVER)
     end_until_given_up(proxy, WORKERS)
     said = f"Squid does not listen on port {PROXY_PORT}; why is said in"
     wait_until(lambda: said in proxy.process.output(), "it is said", timeout=GENEROUS, process=proxy.process)
     nobody = f"serving: port {PROXY_PORT} NOT AT ALL"
     wait_until(lambda: status(proxy)[0] == nobody, "the status says it", timeout=GENEROUS, process=proxy.process)
-    # It is to end soon: not before the doctor was here.
+    # The supervisor is about to end; stop it until the doctor has run.
     proxy.process.signal(signal.SIGSTOP)
     port = doctor(node, proxy)[f"port {PROXY_PORT}"]
     assert (port["status"], port["text"]) == ("fail", "the proxy runs, and nobody listens on it")
@@ -118,7 +118,7 @@ def test_where_nobody_listens_it_is_said_and_a_new_start_asked_for(
 def test_the_only_worker_that_was_given_up_has_it_end_after_a_while(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
-    """Defect: it ended at once, was started anew, and systemd soon started it no more."""
+    """Defect: the supervisor ended at once, and after a few restarts systemd gave up the service."""
     require("squid", "gcc")
     node = testbed["proxy"]
     proxy = start_proxy(node, configuration(node, "workers 1"))
@@ -160,10 +160,10 @@ def test_a_worker_that_is_missing_is_said_and_the_other_serves(testbed: Testbed,
 
 @pytest.mark.nightly
 def test_a_worker_that_comes_back_by_plain_tcp_is_said(testbed: Testbed, start: Callable[..., Proxy]) -> None:
-    """Defect: it was looked after a start and a reload alone."""
+    """Defect: the supervisor checked the listeners only after a start and a reload."""
     needs_library()
     node, proxy = testbed["proxy"], start()
-    # As where the preload library is not what it was: it makes of no other port's listener one of Multipath TCP.
+    # Simulate a preload library that no longer works: with this list it converts no listener to Multipath TCP.
     (proxy.state / "listen-ports").write_text("9\n")
     os.kill(kids(proxy.process)["(squid-2)"], signal.SIGKILL)
     said = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"

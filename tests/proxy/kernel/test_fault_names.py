@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A start while no name server answers, and names of hosts are in squid.conf."""
+"""Tests for a start with host names in squid.conf while no name server answers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.kernel
 
 
 def test_a_start_without_name_servers_is_to_be_tried_again(testbed: Testbed) -> None:
-    """Defect: its exit status was that of a mistake in the file, for which systemd starts nothing again."""
-    node = testbed["proxy"]  # which reaches no name server
+    """Defect: the exit status was the one for a mistake in the file, after which systemd does not restart the unit."""
+    node = testbed["proxy"]  # this node reaches no name server
     file = node.write("squid.conf", f"{SQUID_CONFIG.read_text()}\nacl office src office.example\n")
     done = node.run([node.program("mptcp-proxy"), "run", "--config", str(file)], check=False, timeout=120)
     assert done.returncode == FAILED

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Squid killed, reloaded and restarted, its logs begun anew, its disks full, each while clients ask: what they see."""
+"""Tests for clients that send requests while Squid is killed, reloaded, restarted, rotates logs, or has full disks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from mptcp_proxy import log_files
 
 pytestmark = pytest.mark.kernel
 GENEROUS = 60.0
-"""Seconds: what takes one or two takes longer on a busy machine."""
+"""Seconds: on a busy machine, steps of one or two seconds take longer."""
 THREADS, PAUSE = 4, 0.05
-"""Clients at a time, and seconds between two requests of one."""
+"""Number of concurrent clients, and seconds between two requests of one client."""
 NEXT_ATTEMPT = 5.0
-"""Seconds: the next one is after one."""
+"""Seconds within which the next attempt must come; it normally comes after one."""
 COORDINATOR = "(squid-coord-3)"
-# Each request has a name and a connection of its own; writes down its name, how it ended, when, and how long it took.
-# Ends when the file it is given is there.
+# A client program. It sends each request with a unique name on a new connection, and records name, outcome, time and
+# duration. It ends when the file named by its last argument exists.
 CLIENTS = """
 import itertools, json, os, socket, sys, threading, time
 proxy, port, origin, threads, pause, record, over = sys.argv[1:]
@@ -61,42 +61,42 @@ for thread in [threading.Thread(target=run) for _ in range(int(threads))]:
     thread.start()
 """
 SERVED = "404"
-"""The origin has nothing of these names."""
+"""The origin has no files of the requested names, so a served request gets 404."""
 REFUSED = "ConnectionRefusedError"
 LOST = {"ConnectionResetError", "BrokenPipeError", "nothing"}
-"""How requests end whose connection was accepted by somebody who is no more."""
+"""Outcomes of requests whose connection was accepted by a process that then died."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How one request ended."""
+    """Outcome of one request."""
 
     name: str
     how: str
     when: float
     took: float
-    """Seconds."""
+    """Duration in seconds."""
 
 
 class Traffic:
-    """Requests, one after the other by several clients at once."""
+    """Requests that several clients send in parallel, each one after the other."""
 
     def __init__(self, record: Path) -> None:
         self._record = record
 
     def ended(self) -> list[Ended]:
         lines = self._record.read_text().splitlines(keepends=True)
-        return [Ended(*json.loads(line)) for line in lines if line.endswith("\n")]  # the last may be half there
+        return [Ended(*json.loads(line)) for line in lines if line.endswith("\n")]  # the last line may be incomplete
 
     def failed(self) -> list[Ended]:
         return [each for each in self.ended() if each.how != SERVED]
 
     def served_since(self, moment: float) -> int:
-        """Return how many that began after *moment* were served."""
+        """Return how many requests that began after *moment* were served."""
         return sum(each.how == SERVED and each.when - each.took > moment for each in self.ended())
 
     def goes_on(self) -> float:
-        """Wait until requests are served, one after the other; return for how many seconds none was."""
+        """Wait until requests are served again. Return the longest time in seconds between two served requests."""
         begun = time.time()
         wait_until(lambda: self.served_since(begun) >= 5 * THREADS, "requests are served", timeout=GENEROUS)
         served = sorted(each.when for each in self.ended() if each.how == SERVED)
@@ -123,7 +123,7 @@ def traffic(testbed: Testbed) -> Iterator[Traffic]:
 
 @pytest.fixture
 def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Proxy]:
-    """Return what starts the proxy with so many workers, which all listen then."""
+    """Return a function that starts the proxy with a number of workers and waits until all of them listen."""
     require("squid", "apache2", "gcc")
     start_origin(testbed["origin"], {"file": 10})
     node = testbed["proxy"]
@@ -138,7 +138,7 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Pro
 
 
 def listeners(node: LiveNode, proxy: Proxy) -> set[str]:
-    """Return the names of those that hold a listener."""
+    """Return the names of the Squid processes that hold a listener."""
     held = node.run(["ss", "-HtlnpO", "sport", "=", f":{PROXY_PORT}"]).stdout
     return {name for name, pid in kids(proxy.process).items() if f"pid={pid}," in held}
 
@@ -146,7 +146,7 @@ def listeners(node: LiveNode, proxy: Proxy) -> set[str]:
 def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
     testbed: Testbed, start: Callable[[int], Proxy]
 ) -> None:
-    """Defect: a coordinator that was started anew could not bind, and who was started after that had no listener."""
+    """Defect: a restarted coordinator could not bind, and workers that started after it had no listener."""
     node, proxy = testbed["proxy"], start(2)
 
     def is_served_without(name: str, victim: int) -> bool:
@@ -165,7 +165,7 @@ def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
             print(f"{name}: {time.time() - moment:.1f} s")
             clients.goes_on()
             lost = [each.how for each in clients.failed()[before:]]
-            # What it had accepted is lost, and nobody is refused.
+            # Requests that the killed process had accepted are lost; no connection is refused.
             assert len(lost) <= 2 * THREADS, lost
             assert set(lost) <= LOST, lost
             assert lost == [] or name != COORDINATOR
@@ -181,9 +181,9 @@ def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Call
         for number in range(4):
             proxy.process.signal(signal.SIGHUP)
             wait_until(partial(has_reloaded, proxy, number + 1), "the reload", timeout=GENEROUS)
-            time.sleep(2)  # the supervisor looks at the listeners a second after it
+            time.sleep(2)  # The supervisor looks at the listeners one second after the reload.
             print(f"nobody served for {clients.goes_on():.2f} s")
-    # Squid closes its listener and opens another; what it had not accepted is reset.
+    # Squid closes its listener and opens another one; the kernel resets connections that were not yet accepted.
     assert {each.how for each in clients.failed()} <= {REFUSED, "ConnectionResetError"}
     assert kids(proxy.process) == before
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
@@ -208,7 +208,7 @@ def test_a_restart_loses_what_was_under_way_and_what_comes_meanwhile(
         start(2)
         begun = time.time()
         clients.goes_on()
-    # It is told at once, by TCP: nobody waits for a proxy that is not there.
+    # TCP tells clients at once; no client waits for a proxy that does not run.
     assert {each.how for each in clients.failed()} <= LOST | {REFUSED}
     assert [each for each in clients.failed() if stopped + 1 < each.when - each.took and each.took > GENEROUS / 4] == []
     assert [each for each in clients.failed() if each.when - each.took > begun] == []
@@ -217,11 +217,11 @@ def test_a_restart_loses_what_was_under_way_and_what_comes_meanwhile(
 def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
     testbed: Testbed, start: Callable[[int], Proxy]
 ) -> None:
-    """As mptcp-proxy run does where a log has grown past 16 MiB, with two workers that write to the one log."""
+    """Rotate the logs of two workers that share one log, as mptcp-proxy run does when a log exceeds 16 MiB."""
     node, proxy, rotations = testbed["proxy"], start(2), 8
 
     def log_descriptors() -> list[str]:
-        """Return what of the logs is open, with its present name, once for each descriptor."""
+        """Return the current names of all open log files, once for each descriptor."""
         found = []
         for pid in kids(proxy.process).values():
             for each in Path(f"/proc/{pid}/fd").iterdir():
@@ -246,7 +246,7 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
     names = [each.name for each in clients.ended()]
 
     def all_logged() -> bool:
-        """Each worker writes when it comes to it."""
+        """Return whether all requests are in the logs. Workers write their lines with a delay."""
         text = logged()
         return all(f"/{name} " in text for name in names)
 
@@ -254,7 +254,7 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
     text = logged()
     assert [name for name in names if text.count(f"/{name} ") != 1] == []
     assert len(list(proxy.logs.glob("access.log.*"))) == rotations
-    # Each process keeps the first cache.log open besides (Squid has it twice), and no other.
+    # Squid keeps the first cache.log open as well (it opens it twice), and no other old log.
     current = [name for name in before if name.endswith("access.log")]
     wait_until(
         lambda: (
@@ -269,11 +269,11 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
 
 @pytest.mark.nightly
 def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
-    """Defect: Squid ends a worker that cannot write its line into access.log, and after a few starts it no more."""
+    """Defect: Squid ended a worker that could not write its line to access.log, and gave it up after a few restarts."""
     node = testbed["proxy"]
 
     def logged(requests: list[Ended]) -> int:
-        """Return how many of these have a line."""
+        """Return how many of these requests have a line in the log."""
         text = "".join(path.read_text(errors="replace") for path in disk.glob("access.log*"))
         return sum(f"/{each.name} " in text for each in requests)
 
@@ -286,13 +286,13 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
         before = kids(proxy.process)
         with traffic(testbed) as clients:
             filling = fill(disk)
-            # What a page of the log still takes is written.
+            # The log's last memory page still takes lines.
             wait_until(lambda: lost(clients) > 100, "requests go unlogged", timeout=GENEROUS)
             assert (kids(proxy.process), clients.failed()) == (before, [])
             wait_until(
                 lambda: "requests are served without a line" in proxy.process.output(), "it is said", timeout=GENEROUS
             )
-            # cache.log is on that disk, too; new files of both are begun there, and Squid writes that into the one.
+            # cache.log is on that disk, too. Both logs are rotated there, and Squid writes about this to cache.log.
             assert log_files.rotate(proxy.logs, limit=10, keep=2)
             os.kill(squid(proxy.process), signal.SIGUSR1)
             wait_until((disk / "access.log").exists, "a new log", timeout=GENEROUS)
@@ -314,7 +314,7 @@ def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int
 
 
 class Attempts:
-    """To write into a directory: each makes a file and removes it, by which the directory's time changes."""
+    """Counts attempts to write into a directory: each creates and removes a file, which changes the mtime."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -333,7 +333,7 @@ def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
         proxy = start(2)
         outcome = disk / "reloads.json"
         wait_until(lambda: b"serving: " in outcome.read_bytes(), "how it serves is written", timeout=GENEROUS)
-        # What the preload libraries count goes on: there is room for that since the start.
+        # The preload libraries go on counting: the space for their counters was allocated at the start.
         files = {path: path.read_bytes() for path in disk.iterdir() if path.is_file() and path.name != "counters"}
         before = kids(proxy.process)
         with traffic(testbed) as clients:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How many connections one client may open in a second, by the table in conf/nftables."""
+"""Tests for the limit on new connections per client and second, by the table in conf/nftables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mptcp_lab.testbed.services import (
 pytestmark = pytest.mark.kernel
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
 PER_SECOND, AT_ONCE = 50, 500
-"""As the table has them."""
+"""Values in the table: connections per second, and size of a burst."""
 OPENED = 1500
 OPEN = """
 import json, socket, sys, time
@@ -60,7 +60,7 @@ for number in range(count):
     if number % 50 == 0:
         time.sleep(0.01)
 """
-"""SYNs with MP_JOIN and MP_CAPABLE, which the kernel answers in plain TCP."""
+"""Sends SYNs with both MP_JOIN and MP_CAPABLE, to which the kernel replies in plain TCP."""
 JOINED = "MPTcpExtMPJoinAckRx"
 CAPABLE = "MPTcpExtMPCapableSYNRX"
 
@@ -75,7 +75,7 @@ def proxy(testbed: Testbed, require: Callable[..., None]) -> Proxy:
 def limited(
     testbed: Testbed, tmp_path: Path, without: str = "", rate: str = f"{PER_SECOND}/second", instead: str = ""
 ) -> None:
-    """Load the table, *without* a line of it or another one *instead*, or with another rate of new connections."""
+    """Load the table; replace the line *without* by *instead*, and the rate of new connections by *rate*."""
     text = TABLE.read_text()
     assert without in text
     text = text.replace(without, instead).replace(f" {PER_SECOND}/second", f" {rate}")
@@ -84,7 +84,7 @@ def limited(
 
 
 def opened(testbed: Testbed, address: str, proxy: str) -> tuple[int, int, float]:
-    """Have a client open connections as fast as it can: how many it got, how many were refused, in how many seconds."""
+    """Let a client open connections as fast as it can. Return how many were accepted and refused, and the seconds."""
     accepted, refused, seconds = json.loads(
         testbed["client"].run(python_command(OPEN, address, proxy, str(OPENED)), timeout=300).stdout
     )
@@ -92,7 +92,7 @@ def opened(testbed: Testbed, address: str, proxy: str) -> tuple[int, int, float]
 
 
 def status(testbed: Testbed, address: str, url: str, *options: str, file: str = "file") -> str:
-    """Return the status of a request of the client with *address*, 000 where its connection is refused."""
+    """Return the status of a request from *address*, or 000 if its connection is refused."""
     target = ["http://10.77.9.2/" + file, "-x", url, "--interface", address]
     command = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}", *options, *target]
     return str(testbed["client"].run(mptcp_command(command), check=False, timeout=90).stdout)
@@ -108,7 +108,7 @@ def test_one_client_gets_no_more_than_its_share_and_others_theirs(
     accepted, refused, seconds = opened(testbed, address, server)
     assert AT_ONCE <= accepted <= AT_ONCE + PER_SECOND * seconds + 1
     assert refused == OPENED - accepted
-    # Each opened in 0.2 ms; a machine that took twenty seconds for all of them has let them pass.
+    # Each connection takes 0.2 ms. A machine that needed twenty seconds for all of them may have exceeded no limit.
     assert refused or seconds > (OPENED - AT_ONCE) / PER_SECOND
     assert status(testbed, "10.77.2.2", proxy.url()) == "200", "another client"
 
@@ -129,7 +129,7 @@ sys.stdin.read()
 
 
 def held(testbed: Testbed, *addresses: str) -> tuple[int, int]:
-    """Have a client open 60 connections and keep them until all are open: how many it got, and was refused."""
+    """Let a client open 60 connections and keep all of them open. Return how many were accepted and refused."""
     got, refused = json.loads(testbed["client"].run(python_command(HOLD, "fd77:8::2", "60", *addresses)).stdout)
     return got, refused
 
@@ -139,7 +139,7 @@ def held(testbed: Testbed, *addresses: str) -> tuple[int, int]:
 def test_64_bits_of_ipv6_have_no_more_than_their_share_by_whatever_addresses(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str
 ) -> None:
-    """Squid takes each address for a client of its own."""
+    """Squid counts each address as a separate client."""
     addresses = [f"fd77:1::{number}" for number in range(100, 106)]
     for address in addresses:
         testbed["client"].run(["ip", "address", "add", f"{address}/64", "dev", "eth0", "nodad"])
@@ -159,11 +159,11 @@ def test_without_the_table_all_are_taken(testbed: Testbed, proxy: Proxy) -> None
 def test_a_path_of_a_connection_that_is_there_is_no_new_connection(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, without: str
 ) -> None:
-    # The share of the second address is used up, and stays so.
+    # With this rate, the second address cannot regain its used share.
     limited(testbed, tmp_path, without, rate="1/hour")
     before = testbed["proxy"].mib().get(JOINED, 0)
     assert opened(testbed, "10.77.2.2", "10.77.8.2")[0] == AT_ONCE
-    # Ten seconds: on a busy machine the second subflow comes late.
+    # The download takes ten seconds, because the second subflow joins late on a busy machine.
     assert status(testbed, "10.77.1.2", proxy.url(), "--limit-rate", "300K", file="large") == "200"
     joined = testbed["proxy"].mib().get(JOINED, 0) - before
     assert joined == (0 if without else 1)
@@ -181,7 +181,7 @@ def refused(testbed: Testbed) -> int:
     "instead", [JOIN_PASSES, "tcp option mptcp subtype 1 return"], ids=["as shipped", "joins pass"]
 )
 def test_what_looks_like_a_join_is_limited_too(testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str) -> None:
-    """Defect: a SYN with MP_JOIN and MP_CAPABLE opens a connection of plain TCP, and none of these was counted."""
+    """Defect: a SYN with MP_JOIN and MP_CAPABLE opens a plain TCP connection, but the table did not count it."""
     limited(testbed, tmp_path, JOIN_PASSES, instead=instead)
     before, begun = testbed["proxy"].mib()[CAPABLE], time.monotonic()
     testbed["client"].run(python_command(SEND_JOINS, "10.77.2.2", "10.77.8.2", str(SENT)), timeout=300)

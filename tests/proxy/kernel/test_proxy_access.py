@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the shipped conf/squid.conf refuses, and to whom."""
+"""Tests for the requests that the shipped conf/squid.conf refuses, by target and by client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy,
 
 pytestmark = pytest.mark.kernel
 REFUSED = 403
-# RFC 5737 and RFC 3849: addresses of nobody, which are not private.
+# Addresses that belong to nobody and are not private (RFC 5737 and RFC 3849).
 PUBLIC = {4: "203.0.113.5", 6: "2001:db8::5"}
 
 
@@ -31,7 +31,7 @@ def origin(module_testbed: Testbed) -> Origin:
 
 
 def test_what_is_asked_for_is_there(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
-    """The refusals below are worth nothing if everything fails."""
+    """This shows that requests can succeed; otherwise the refusals below would prove nothing."""
     client = module_testbed["client"]
     for family in (4, 6):
         assert fetch(client, origin.url("file.bin", family=family), proxy.url()).status == 200
@@ -125,7 +125,7 @@ def test_clients_with_public_addresses_are_refused(
 
 
 def test_an_address_that_comes_later_is_refused_as_well(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
-    """The address is the origin's, so that requests for it succeed before and after."""
+    """The address belongs to the origin, so that requests for it would succeed before and after."""
     client, node = module_testbed["client"], module_testbed["proxy"]
     address = [f"{origin.host.address('eth0')}/32", "dev", "lo"]
 
@@ -157,7 +157,7 @@ def test_a_prefix_that_is_routed_to_this_host_later_is_refused_as_well(module_te
 
 
 def test_origins_learn_nothing_of_the_client(module_testbed: Testbed, proxy: Proxy) -> None:
-    """The origin here keeps the request as it came."""
+    """The origin of this test returns the request as it arrived."""
     node = module_testbed["origin"]
     with node.entered():
         listener = socket.create_server(("", 8080))

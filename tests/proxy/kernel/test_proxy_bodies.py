@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bodies of many sizes and framings, however they come, arrive as they were sent, with any Squid."""
+"""Tests that bodies of many sizes and framings arrive unchanged with any Squid, however they are sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_proxy.squid import installed
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
 PORT = 8000
-# The buffers of Squid have 4, 16 and 64 KB.
+# Sizes around those of Squid's buffers, which are 4, 16 and 64 KB.
 SIZES = (0, 1, 1000, 3500, 4095, 4096, 4097, 5000, 16_384, 65_535, 65_536, 70_001, 300_000)
 FRAMINGS = ("length", "chunked", "close")
 MANNERS = ("whole", "apart", "pieces")
@@ -25,8 +25,8 @@ import random
 def body_of(size):
     return random.Random(size).randbytes(size)
 """
-# "/SIZE/FRAMING/MANNER": the header with what follows it, by itself, or all in small pieces. Ranges are answered, but
-# not with "?all"; with "?unasked" there is one that nobody asked for.
+# An origin for "/SIZE/FRAMING/MANNER": the header comes together with what follows, alone, or all in small pieces. It
+# answers range requests, except with "?all"; with "?unasked" it sends a range that was not requested.
 ORIGIN = (
     BODY
     + """
@@ -72,7 +72,7 @@ class Server(http.server.ThreadingHTTPServer):
 Server((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
 """
 )
-# One connection after the other, each with as many requests at once as "at_once" says; prints what was wrong.
+# A client that opens connections one after the other, sends "at_once" requests on each, and prints errors.
 CLIENT = (
     BODY
     + """
@@ -163,7 +163,7 @@ def test_each_byte_arrives(site: tuple[Testbed, Proxy], protocol: int, at_once: 
     address, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
     command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(at_once))
     squid = installed()
-    # A client of Debian's Squid waits for ever for the end of a range that has no length (chunked-range.patch).
+    # With Debian's Squid a client waits forever for the end of a range without length (chunked-range.patch).
     of_ranges = FRAMINGS if squid and squid.multipath else ["length"]
     wanted = json.dumps([SIZES, FRAMINGS, MANNERS, of_ranges])
     before = all_workers(proxy)

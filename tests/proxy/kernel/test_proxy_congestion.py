@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The congestion control towards clients: of every subflow, and of nothing else."""
+"""Tests for the congestion control towards clients: it applies to each subflow, and to no other connection."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 
 
 def congestion_controls(node: LiveNode, expression: Sequence[str]) -> list[str]:
-    """Return the one of each established TCP socket that ss(8) finds."""
+    """Return the congestion control of each established TCP socket that ss(8) finds for *expression*."""
     text = node.run(["ss", "-HtinO", "state", "established", *expression]).stdout
-    return re.findall(r"\b(bbr|cubic|reno)\b(?!:)", text)  # "bbr:(…)" are its figures
+    return re.findall(r"\b(bbr|cubic|reno)\b(?!:)", text)  # "bbr:(…)" are internal figures of bbr
 
 
 @contextmanager
 def downloading(testbed: Testbed, origin: Origin, proxy: Proxy) -> Iterator[None]:
-    """A download by two subflows is under way."""
+    """Keep a download over two subflows running."""
     client = testbed["client"]
     options = ["--limit-rate", "1M", "-o", "/dev/null"]
     download = client.popen(curl(origin.url(FILE), proxy.url(), mptcp=True, tunnel=False, options=options), name="curl")
@@ -68,12 +68,12 @@ def test_every_subflow_of_clients_has_it_and_nothing_towards_origins(
 
 
 def test_without_it_the_proxy_serves_and_one_line_says_so(testbed: Testbed, origin: Origin) -> None:
-    """A name that no kernel has stands for bbr on a kernel without."""
+    """A name that no kernel has simulates bbr on a kernel without it."""
     node = testbed["proxy"]
     proxy = start_proxy(node, arguments=("--congestion-control", "nonesuch"))
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
     got = fetch(testbed["client"], origin.url(FILE), proxy.url(), mptcp=True)
     assert (got.status, got.sha256) == (200, origin.digests[FILE])
-    # Each worker binds, and says it once.
+    # Each worker binds its own listener and logs the line once.
     (line,) = {line for line in proxy.process.output().splitlines() if "mptcp_listen" in line}
     assert "no congestion control nonesuch by MPTCP, the host's own is used: No such file" in line

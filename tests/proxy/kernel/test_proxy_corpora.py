@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The corpora of attacks and of odd requests against the shipped squid.conf, and against weaker ones."""
+"""Tests of the corpora of attacks and odd requests against the shipped squid.conf, and against weaker ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as or
 
 
 def test_the_origin_resets_no_connection_on_which_a_request_comes_late(scene: Scene) -> None:
-    """Squid would answer such a one by 502, whatever is tested."""
+    """Squid would answer a reset connection with 502, whatever the test."""
     command = python_command(LATE, ORIGIN, str(WEB))
     assert scene.client.run(command, check=False, timeout=90).stderr == ""
 
@@ -78,7 +78,7 @@ def test_an_answer_to_what_nobody_asked_for_is_objected_to(sent: bytes, answers:
 
 @pytest.mark.nightly
 def test_what_passes_all_on_as_it_comes_is_found_out(scene: Scene) -> None:
-    """Nearly all of the rows are ambiguous as they are sent; here so must be what the origin gets."""
+    """The relay passes on all bytes. Nearly all rows are ambiguous as sent, so what the origin gets must be so, too."""
     with scene.relaying():
         outcome = scene.try_all(malformed.ROWS, patient=False)
     assert len(outcome.ambiguous) > 0.75 * len(malformed.ROWS)
@@ -111,7 +111,7 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
         "via on": ("via off", {"via-is-added"}),
     },
 }
-"""By corpus: a line of squid.conf, what stands in its place, and some of the rows that then get something else."""
+"""For each corpus: a line of squid.conf, its replacement, and some of the rows whose result must then change."""
 
 
 @pytest.mark.nightly(besides=("conformance",))
@@ -119,7 +119,7 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 def test_without_the_rules_rows_get_something_else(scene: Scene, name: str) -> None:
     squid = installed()
     assert squid is not None
-    # What this version always does, it is not told.
+    # Leave out lines that are not given to this version of Squid, because it always behaves that way.
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
     told = {line.text for line in suited(lines, list(statements(lines, "n")), squid.version).lines}
     mutants = {line: more for line, more in MUTANTS[name].items() if line in told}
@@ -137,7 +137,7 @@ def test_each_status_without_a_body_is_in_the_rule_for_its_own_sake(scene: Scene
 
 
 def weaker(scene: Scene, instead: Mapping[str, str]) -> Path:
-    """Write the shipped configuration with other lines, or none, *instead* of some."""
+    """Write the shipped configuration with some lines replaced by *instead*."""
     shipped = SQUID_CONFIG.read_text().splitlines()
     assert all(shipped.count(line) == 1 for line in instead)
     config = scene.proxy.directory / "weaker.conf"

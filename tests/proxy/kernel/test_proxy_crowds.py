@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Many connections that do nothing, beside a client that does: none takes more than its share, nobody is refused.
+"""Tests for many idle connections beside an active client: no client takes more than its share, nobody is refused.
 
-How long the client's requests take then is measured by the experiment ``crowds``, against what they take alone.
+The experiment ``crowds`` measures the client's response times, compared with the times without other clients.
 """
 
 from __future__ import annotations
@@ -18,19 +18,24 @@ from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy,
 
 pytestmark = pytest.mark.kernel
 MOST, MOST_SERVED = 1000, 800
-"""Connections of one client address: client_ip_max_connections and the acl too_many in conf/squid.conf."""
+"""Limits for one client address: client_ip_max_connections and the ACL too_many in conf/squid.conf."""
 MORE = 8
-"""Connections that are accepted in one turn (shim/turns/fair_turns.c): Squid counts them after it."""
+"""Number of connections accepted in one turn (shim/turns/fair_turns.c). Squid checks its limit only after the turn."""
 MOST_MEMORY = 500_000
-"""Resident kB of Squid's worker with 7,500 connections; 200,000 to 260,000 were measured."""
+"""Bound for the resident kB of Squid's worker with 7,500 connections. 200,000 to 260,000 were measured."""
 MOST_DESCRIPTORS = 9000
-"""Of that worker: 8,013 were measured, for a tunnel has two. LimitNOFILE of mptcp-proxy.service is 65,536."""
+"""Bound for this worker's descriptors.
+
+8,013 were measured, because a tunnel needs two. LimitNOFILE of mptcp-proxy.service is 65,536.
+"""
 PAUSE = 3.0
-"""Seconds for which Squid has closed nothing more: a busy machine may keep it waiting."""
+"""Seconds without a further closed connection: on a busy machine Squid may pause."""
 REQUESTS = 40
 PATIENT = [f"{name} 20 minutes" for name in ("request_start_timeout", "request_timeout", "client_idle_pconn_timeout")]
-"""Headers that are not complete yet, and connections between two requests, shall not be given up while a busy machine
-opens the last connections."""
+"""Long timeouts, so that Squid does not give up incomplete headers and idle connections meanwhile.
+
+A busy machine may need long to open all connections.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +69,9 @@ def nobody_is_refused(timed: Timed) -> bool:
 
 
 def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
-    """2,500 of them took all descriptors once, and nobody else got an answer."""
+    """2,500 such connections once took all of Squid's descriptors, so that no other client was served."""
     client = module_testbed["client"]
-    # The others' address, for one client has its share and no more.
+    # The attacking client gets another address, because the limit applies to each address.
     [other] = add_addresses(client, "eth0", [9])
     with crowd(client, proxy, origin, "slow-headers", 2500, [other]) as slow:
         wait_until(lambda: slow.standing() <= MOST + MORE, "those too many are closed", timeout=300)
@@ -109,12 +114,12 @@ def test_thousands_of_all_kinds_keep_nobody_from_being_served(
 
 @pytest.mark.nightly
 def test_with_two_workers_a_client_has_the_share_of_each(testbed: Testbed, require: Callable[..., None]) -> None:
-    """The kernel deals connections out by a hash, about evenly; each worker counts its own."""
+    """The kernel distributes connections to workers by a hash, about evenly. Each worker counts its own connections."""
     require("squid", "apache2", "gcc")
     origin = start_origin(testbed["origin"], {"file": 1000})
     proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *PATIENT, "workers 2"))
     with crowd(testbed["client"], proxy, origin, "keep-alives", 2 * MOST + 400, ["10.77.1.2"]) as idle:
         assert abs(idle.got["200"] - 2 * MOST_SERVED) <= 4
         assert abs(idle.got["429"] - 2 * (MOST - MOST_SERVED)) <= 4
-        # Without the coordinator, which takes none.
+        # worker_descriptors leaves out the coordinator, which accepts no connections.
         assert [MOST <= each.open < MOST + 200 for each in worker_descriptors(proxy)] == [True, True]

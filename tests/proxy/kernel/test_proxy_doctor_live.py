@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The doctor in a namespace with a fault: it says so, and its remedies correct it."""
+"""Tests for the doctor in a namespace with a fault: it reports the fault, and its remedies correct it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def doctor(node: LiveNode) -> tuple[int, Findings]:
 
 
 def correct(node: LiveNode, finding: dict[str, str]) -> None:
-    """Run what the finding says, without the part that makes it last over a reboot."""
+    """Run the finding's remedy, without the part that makes it permanent."""
     for command in finding["remedy"].split("#")[0].split("&&"):
         if ">>" not in command:
             node.run(["sh", "-c", command])
@@ -62,7 +62,7 @@ def test_a_node_without_a_fault(make_testbed: Callable[..., Testbed], require: C
 
 
 def test_the_doctor_imports_nothing_from_where_it_stands(make_testbed: Callable[..., Testbed], tmp_path: Path) -> None:
-    """Root may type it in anybody's folder."""
+    """Root may run it in a directory of any user."""
     for module in ("json", "socket", "ctypes", "pyroute2"):
         (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\nraise SystemExit(9)\n")
     node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
@@ -128,7 +128,7 @@ def test_what_the_doctor_says_of_a_limit_of_0_is_true(testbed: Testbed, require:
 
     def joins() -> int:
         before = node.mib()["MPTcpExtMPJoinAckRx"]
-        # Ten seconds: on a busy machine the second subflow comes late.
+        # The download takes ten seconds, because on a busy machine the second subflow joins late.
         slowly = ["--limit-rate", "100K"]
         assert fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True, options=slowly).status == 200
         return node.mib()["MPTcpExtMPJoinAckRx"] - before
@@ -165,7 +165,7 @@ def test_a_port_that_is_taken_and_one_that_is_our_own(testbed: Testbed) -> None:
 
 def test_the_doctor_changes_nothing(testbed: Testbed) -> None:
     node = testbed["proxy"]
-    # Without what the kernel changes by itself after the links came up: their state, IPv6 addresses of its own.
+    # Leave out what the kernel changes by itself after the links came up: link states, and its own IPv6 addresses.
     addresses = ("ip -o -4 addr", "ip -o -6 addr show scope global")
     looks = (*addresses, "ip route show table all", "tc qdisc", "nft list ruleset", "ipset list", "ip mptcp limits")
 
@@ -200,7 +200,7 @@ def start_pre() -> list[str]:
     unit = (CONFIG.parents[1] / "systemd/mptcp-proxy.service").read_text()
     (line,) = [line for line in unit.splitlines() if line.startswith("ExecStartPre=")]
     command = line.removeprefix("ExecStartPre=")
-    # "-": a failure does not keep the service from starting. No "$" and no "%", which systemd would replace.
+    # With "-", a failure does not prevent the start. systemd would replace "$" and "%".
     assert command.startswith("-/")
     assert not {"$", "%"} & set(command)
     return shlex.split(command.removeprefix("-"))
@@ -260,7 +260,7 @@ SEEN_BY_ROOT = {"kernel features", "throttler", "sysctl path manager", "last rel
 
 
 def test_who_is_not_root_is_told_what_he_does_not_see(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Defect: where proxy and throttler run he was told that another process has the port, and nothing is capped."""
+    """Defect: without root, the doctor said that another process has the port and nothing is capped, though all ran."""
     require("htb", "nftables")
     needs_open_checkout()
     node = testbed["proxy"]

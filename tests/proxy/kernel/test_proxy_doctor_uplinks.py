@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the doctor says of a relay's endpoints and of the ways that their subflows take, and that its remedies help."""
+"""Tests for the doctor on a relay: its findings about endpoints and routes of subflows, and its remedies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _needs(require: Callable[..., None]) -> None:
 
 
 def doctor(testbed: Testbed, *statements: str) -> Findings:
-    """Return what it says on the relay, which does not run; *statements* are all that its configuration has added."""
+    """Return the doctor's findings on the relay, which does not run. *statements*: additions to its configuration."""
     node = testbed["relay"]
     config = configuration(node, *statements)
     argv = [program("mptcp-proxy"), "doctor", "--role", "relay", "--json", "--config", str(config)]
@@ -38,7 +38,7 @@ def doctor(testbed: Testbed, *statements: str) -> Findings:
 
 
 def test_what_removes_lost_endpoints_leaves_none(make_testbed: Callable[..., Testbed]) -> None:
-    """Defect: what was advised removed nothing, and ended well."""
+    """Defect: the advised command removed no endpoint and exited with status 0."""
     testbed = make_testbed(RELAY)
     node = testbed["relay"]
     node.run(["ip", "mptcp", "endpoint", "flush"])
@@ -48,16 +48,16 @@ def test_what_removes_lost_endpoints_leaves_none(make_testbed: Callable[..., Tes
     assert found["status"] == "fail"
     assert "the endpoint 10.0.0.9, 2001:db8::9" in found["text"]
     for command in found["remedy"].split("; "):
-        # What is to be added in their place the operator alone knows.
+        # Only the operator knows the address to be added.
         if "ADDRESS" not in command:
             node.run(["sh", "-c", command])
     assert node.run(["ip", "mptcp", "endpoint", "show"]).stdout == ""
 
 
 def by_metric(testbed: Testbed, *, dev: bool) -> LiveNode:
-    """Make the relay one whose default routes differ by their metric alone, as NetworkManager makes them: no rules.
+    """Give the relay two default routes that differ only in their metric, without rules, as NetworkManager does.
 
-    Each provider drops what comes from the other's addresses. *dev*: the endpoints name their interfaces.
+    Each provider drops packets from the other's addresses. *dev*: whether the endpoints name their interfaces.
     """
     node, core = testbed["relay"], testbed["core"]
     core.run(["nft", "add table inet providers"])
@@ -73,7 +73,7 @@ def by_metric(testbed: Testbed, *, dev: bool) -> LiveNode:
 
 
 def parents(testbed: Testbed) -> list[str]:
-    """Start a parent. Return the statements that make it one, by each of its families."""
+    """Start a parent. Return the statements that configure it, once for each address family."""
     node = testbed["proxy"]
     start_proxy(node)
     return [PEER.format(address=node.service_address(each), limit=2, name=f"by-{each}") for each in (4, 6)]
@@ -93,7 +93,7 @@ s.connect((sys.argv[1], 3128))
 s.sendall(b"\\r\\n")
 time.sleep(600)
 """
-"""A connection to a parent, from an address of its own or from none."""
+"""Client program that connects to a parent, from a given source address or from any."""
 
 
 def connected(testbed: Testbed, *, family: int = 4, source: str = "") -> AbstractContextManager[Process]:
@@ -114,10 +114,10 @@ def join(testbed: Testbed, family: int) -> None:
 def test_a_metric_for_each_uplink_is_enough_for_endpoints_with_an_interface(
     make_testbed: Callable[..., Testbed], what: str
 ) -> None:
-    """Defect: the doctor wanted rules, without which such subflows leave by their uplinks as well."""
+    """Defect: the doctor demanded rules, although subflows of such endpoints leave by their own uplinks anyway."""
     testbed = make_testbed(RELAY)
     by_metric(testbed, dev=True)
-    # From this one packets leave by its uplink in any case.
+    # From this address packets leave by its uplink in any case.
     own = ["tcp_outgoing_address 10.77.1.2"] if what.startswith("another") else []
     statements = [*parents(testbed), *own]
     for family in (4, 6):
@@ -127,7 +127,7 @@ def test_a_metric_for_each_uplink_is_enough_for_endpoints_with_an_interface(
 
 @pytest.mark.nightly
 def test_a_subflow_that_nobody_answers_is_none(make_testbed: Callable[..., Testbed]) -> None:
-    """Defect: the kernel counts a subflow from its first packet on, and the doctor believed it."""
+    """Defect: the kernel counts a subflow from its first SYN on, and the doctor relied on this count."""
     testbed = make_testbed(RELAY)
     core = testbed["core"]
     core.run(["nft", "add table inet provider"])
@@ -158,7 +158,7 @@ WRONG: dict[str, tuple[bool, list[str], list[str], str]] = {
         "10.77.2.2 (wlan0) to 10.77.8.2: no route; fd77:2::2 (wlan0) to fd77:8::2: no route",
     ),
 }
-"""Whether endpoints name their interfaces, what is done besides, more statements, and what is said."""
+"""For each fault: whether endpoints name their interfaces, commands, more statements, and the finding's text."""
 
 
 @pytest.mark.nightly(besides=("no route",))
@@ -173,7 +173,8 @@ def test_where_it_is_not_enough_the_remedy_corrects_it(make_testbed: Callable[..
     found = doctor(testbed, *statements)["routes of uplinks"]
     assert (found["status"], found["text"]) == ("fail", said)
 
-    # It is as it says: the subflow's first packet is sent once more, or waits for the parent as for a neighbour.
+    # The finding is true: the subflow's SYN is retransmitted, or waits because the kernel looks for the parent on the
+    # link.
     before = node.mib()["TcpExtTCPSynRetrans"]
 
     def unanswered() -> bool:
@@ -183,7 +184,7 @@ def test_where_it_is_not_enough_the_remedy_corrects_it(make_testbed: Callable[..
     with connected(testbed, source="10.77.2.2" if more else ""):
         wait_until(unanswered, "a subflow has no answer")
 
-    # The gateway of a route that is nowhere is the operator's to know.
+    # Only the operator knows the gateway of a missing route.
     remedy = found["remedy"].replace("via GATEWAY", "via 10.77.2.1", 1).replace("via GATEWAY", "via fd77:2::1")
     for command in remedy.split("#")[0].split("&&"):
         node.run(["sh", "-c", command])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whom a squid.conf lets in that does not look like it: what the check complains of, a real Squid does."""
+"""Tests with a real Squid for the check's complaints: each of these configurations really serves strangers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mptcp_proxy.configuration.check import check
 pytestmark = pytest.mark.kernel
 REFUSED = 403
 NOT_REGISTERED = 404
-"""What Squid says to whom it lets read its status pages, until its workers have registered with their coordinator."""
+"""Squid's status for its status pages, to a client that may read them, until its workers have registered."""
 STRANGER = "203.0.113.5"
-"""RFC 5737: an address of nobody, which is not private."""
+"""An address that belongs to nobody and is not private (RFC 5737)."""
 ANSWERS = "/usr/bin/sed -u s/.*/OK\\x20user=somebody\\x20tag=somewhere/"
-"""A helper that takes whatever it is told."""
+"""A helper that accepts any input."""
 KNOWS = "/usr/bin/sed -u s/.*somebody.*/OK/;s/.*somewhere.*/OK/;t;s/.*/ERR/"
-"""One that takes whom it knows."""
+"""A helper that accepts only known names."""
 STATUS = "http://mptcpproxy:3128/squid-internal-mgr/info"
 STRANGERS = {
     "user": [
@@ -63,7 +63,7 @@ EMBEDDED = {
     "::ffff:0:0:0/96": "::ffff:0:c633:6401",
     "64:ff9b:1::/48": "64:ff9b:1:c633:64:100::",
 }
-"""Prefixes, and in each an address with 198.51.100.1 in it."""
+"""Prefixes, and for each an address that contains 198.51.100.1."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,7 +78,7 @@ def origin(module_testbed: Testbed) -> Origin:
 
 @contextmanager
 def served(testbed: Testbed, *before: str, behind: str = "") -> Iterator[tuple[Proxy, list[str]]]:
-    """Serve by the shipped configuration with statements *before* it and *behind* it, whatever the check says."""
+    """Serve with statements *before* and *behind* the shipped configuration. Yield also the check's complaints."""
     node = testbed["proxy"]
     path: Path = node.directory / "evasion.conf"
     path.write_text("\n".join([*before, f"include {SQUID_CONFIG}", behind, "shutdown_lifetime 0 seconds", ""]))
@@ -92,7 +92,7 @@ def served(testbed: Testbed, *before: str, behind: str = "") -> Iterator[tuple[P
 
 @contextmanager
 def with_address(testbed: Testbed, address: str) -> Iterator[None]:
-    """Give the client *address*, too."""
+    """Give the client *address* as an additional address."""
     client, core = testbed["client"], testbed["core"]
     family = 6 if ":" in address else 4
     ip = ["ip", f"-{family}"]
@@ -108,7 +108,7 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
 @pytest.mark.nightly(besides=("told-user",))
 @pytest.mark.parametrize("rules", STRANGERS.values(), ids=STRANGERS)
 def test_strangers_by_what_a_helper_is_told(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
-    """Defect: the check said that it is good."""
+    """Defect: the check accepted these rules."""
     options = ["--interface", STRANGER, "-A", "somebody"]
     with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, said):
         assert [text for text in said if "an open proxy, it would serve" in text]
@@ -118,7 +118,7 @@ def test_strangers_by_what_a_helper_is_told(module_testbed: Testbed, origin: Ori
 @pytest.mark.nightly(besides=("[on]",))
 @pytest.mark.parametrize("seen", ["on", "off"])
 def test_strangers_by_an_address_that_they_claim(module_testbed: Testbed, origin: Origin, seen: str) -> None:
-    """Defect: the check said that it is good. A helper is told the address, whether rules see it or not."""
+    """Defect: the check accepted this. A helper gets the claimed address, even if rules do not use it."""
     rules = [
         "follow_x_forwarded_for allow all",
         f"acl_uses_indirect_client {seen}",
@@ -136,7 +136,7 @@ def test_strangers_by_an_address_that_they_claim(module_testbed: Testbed, origin
 
 @pytest.mark.parametrize("prefix", EMBEDDED)
 def test_strangers_by_the_ipv4_address_in_theirs(module_testbed: Testbed, origin: Origin, prefix: str) -> None:
-    """Defect: the check said that it is good."""
+    """Defect: the check accepted these prefixes."""
     address = EMBEDDED[prefix]
     rules = [f"acl translated src {prefix}", "http_access allow translated"]
     with with_address(module_testbed, address), served(module_testbed, *rules) as (proxy, said):
@@ -148,7 +148,7 @@ def test_strangers_by_the_ipv4_address_in_theirs(module_testbed: Testbed, origin
 
 @pytest.mark.parametrize("behind", ["", "follow_x_forwarded_for allow clients"])
 def test_clients_who_say_that_they_are_this_host(module_testbed: Testbed, behind: str) -> None:
-    """Defect: the check said that it is good."""
+    """Defect: the check accepted this configuration."""
     claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
     with served(module_testbed, behind=behind) as (proxy, said):
         assert bool([text for text in said if "whoever is believed to come from this host" in text]) == bool(behind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A kernel without MPTCP, or a library that cannot be loaded: the proxy serves by TCP, and says so."""
+"""Tests for a kernel without MPTCP and a library that cannot be loaded: the proxy serves by TCP, and says so."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_tcp_works_and_one_line_says_so(testbed: Testbed, require: Callable[...,
         wait_until(lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= 4, "new listeners")
         assert workers(proxy.process) == before
 
-        # Each worker says it once, of the port that it opens first.
+        # Each worker logs the line once, for the port that it opens first.
         lines = [line for line in proxy.process.output().splitlines() if "mptcp_listen" in line]
         assert len(lines) == int(several.split()[1])
         assert "no MPTCP on port 312" in lines[0]
@@ -72,7 +72,7 @@ def test_the_library_of_the_event_loop_is_left_out_as_a_whole(testbed: Testbed, 
 def test_a_library_that_was_not_loaded_is_found_out(
     testbed: Testbed, require: Callable[..., None], loads: bool
 ) -> None:
-    """The loader complains, and Squid goes on as if nothing were wrong."""
+    """The loader complains, but Squid starts nevertheless."""
     require("squid", "gcc")
     if not loads:
         needs_library()

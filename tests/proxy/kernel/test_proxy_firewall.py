@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The rules of docs/firewall.md, in force on the proxy's host."""
+"""Tests for the rules of docs/firewall.md, in force on the proxy's host."""
 
 from __future__ import annotations
 

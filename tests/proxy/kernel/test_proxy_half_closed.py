@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clients that close their half of a connection (FIN) and wait for the answer: Squid closes the other half, too.
+"""Tests for clients that close their half of a connection (FIN) and wait: Squid then closes the other half, too.
 
-Known, and left so (docs/squid-versions.md): ``half_closed_clients on``, which is for this, lets clients bring Squid
-down. A Squid that no longer does it fails here, and the page is to be corrected.
+This is known and accepted (docs/squid-versions.md): ``half_closed_clients on`` would help, but lets clients crash
+Squid. If a Squid no longer behaves this way, this test fails, and the page must be corrected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
 PORT = 443
-# Answers a request: /whole at once, /half when Squid has ended the connection, or after a minute in which it has not.
+# An origin that answers /whole at once, and /half when Squid has closed the connection, or after a minute.
 ORIGIN = """
 import socket, sys, threading
 listener = socket.create_server(("", int(sys.argv[1])))
@@ -44,7 +44,7 @@ while True:
     connection, _ = listener.accept()
     threading.Thread(target=serve, args=(connection,)).start()
 """
-# Prints whether the answer came.
+# A client that prints whether the answer came.
 CLIENT = """
 import socket, sys
 proxy, port, goal, protocol, tunnel, half = sys.argv[1:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Lists in files: Squid has what was checked, whatever becomes of the operator's file until the next reload."""
+"""Tests for lists in files: Squid uses the checked copy, whatever happens to the operator's file before a reload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, 
 
 pytestmark = pytest.mark.kernel
 NOBODY = "192.0.2.1\n"
-"""RFC 5737"""
+"""An address of RFC 5737."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 
 @pytest.fixture
 def listed(testbed: Testbed) -> Path:
-    """Return the file whose addresses nobody may go to."""
+    """Return the file whose addresses are forbidden as destinations."""
     path = testbed.directory / "forbidden.txt"
     path.write_text(NOBODY)
     return path
@@ -48,7 +48,7 @@ def proxy(testbed: Testbed, origin: Origin, listed: Path) -> Proxy:
 def test_half_an_edit_of_a_list_comes_into_force_by_no_way(
     testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path, edit: str
 ) -> None:
-    """Defect: new addresses of the host, and a worker that was started anew, had Squid read it; a bad word ended it."""
+    """Defect: a new address of the host or a restarted worker made Squid read the edited file; a bad word ended it."""
     node, client = testbed["proxy"], testbed["client"]
 
     def served() -> int:

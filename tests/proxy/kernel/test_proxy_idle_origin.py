@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An origin that keeps a connection open, and closes or resets it just as the next request arrives there."""
+"""Tests for an origin that closes or resets a persistent connection just when the next request arrives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
-# A first request is answered; a second one on the same connection is read, and answered by FIN or RST.
+# An origin that answers the first request; it reads a second one on the same connection and replies by FIN or RST.
 ORIGIN = """
 import socket, struct, sys, threading
 listener = socket.create_server(("", int(sys.argv[1])))
@@ -27,7 +27,7 @@ while True:
     connection, _ = listener.accept()
     threading.Thread(target=serve, args=(connection,)).start()
 """
-# Two requests, one after the other's answer; prints both statuses.
+# A client that sends two requests, the second after the first answer, and prints both statuses.
 CLIENT = """
 import socket, sys
 def ask(request):
@@ -48,7 +48,7 @@ print(first, ask((head + (body or "\\r\\n")).encode()))
 @pytest.fixture(scope="module")
 def testbed(module_testbed: Testbed, require: Callable[..., None]) -> Testbed:
     require("squid", "gcc")
-    # Of several workers each has idle connections of its own, and the second request may meet another one.
+    # With several workers, each has its own idle connections, and the second request might use another worker.
     start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], "workers 1"))
     return module_testbed
 
@@ -57,7 +57,7 @@ def testbed(module_testbed: Testbed, require: Callable[..., None]) -> Testbed:
     ("port", "method", "by", "statuses"),
     [
         (8101, "GET", "FIN", "200 200"),
-        # What is read is an error, and Squid does not ask again (docs/squid-versions.md).
+        # Reading fails with an error, after which Squid does not repeat the request (docs/squid-versions.md).
         (8102, "GET", "RST", "200 502"),
         (8103, "PUT", "RST", "200 200"),
         (8104, "POST", "RST", "200 200"),
@@ -66,7 +66,7 @@ def testbed(module_testbed: Testbed, require: Callable[..., None]) -> Testbed:
 def test_only_a_reset_shows_and_never_to_a_request_with_a_body(
     testbed: Testbed, port: int, method: str, by: str, statuses: str
 ) -> None:
-    """Requests with a body are sent on connections of their own."""
+    """Squid sends requests with a body on new connections."""
     origin = testbed["origin"]
     served = origin.popen(python_command(ORIGIN, str(port), by), name=f"origin-{port}")
     wait_until(lambda: str(port) in origin.run(["ss", "-Htln"]).stdout, "the origin listens", process=served)

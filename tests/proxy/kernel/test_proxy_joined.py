@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Squid writes to a client in pieces of 4 KB is given to the kernel in larger ones (joined_writes.c).
+"""Tests that Squid's writes of 4 KB to a client reach the kernel joined into larger ones (joined_writes.c).
 
-That they come in one, and when, is tested with a program in Squid's place (test_proxy_shim_joined.py); here, that the
-real Squid writes as the library expects it.
+test_proxy_shim_joined.py tests the details with a small program. This module tests that the real Squid writes as the
+library expects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZE = 8_000_000
 
 
 def written(pid: int) -> int:
-    """Return the bytes that *pid* has given to write(2), without those by send(2); proc_pid_io(5)."""
+    """Return the bytes that *pid* has passed to write(2), not to send(2); see proc_pid_io(5)."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["wchar"])
 
@@ -48,6 +48,6 @@ def test_nearly_all_of_a_download_is_joined(
     file = proxy.state / "counters"
     assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (0, 0o644)
     counted = library_counters.read(file)
-    # Squid runs as another user by now, and its processes have the file mapped since they were root's.
+    # Squid runs as another user by now, but its processes mapped the file while they were root's.
     assert all(bool(counted[name]) == (turns == "fair") for name in ("turns", "joined_writes", "promised_writes"))
     assert (turns == "fair") == (counted["joined_bytes"] > 0.8 * SIZE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client that goes on writing after the proxy closed its connection: it is told at once, by MPTCP as by TCP."""
+"""Tests for a client that writes on after the proxy closed its connection: it is told at once, by MPTCP and by TCP."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
 AT_ONCE = 20.0
-"""Seconds; it is a round trip, and the kernel by itself takes 60."""
-# A request with the end of the connection; then more, slowly, until somebody says no.
+"""Seconds. It takes a round trip; the kernel by itself would take 60."""
+# A client that sends a request and the end of its data, then slowly more, until it gets an error.
 CLIENT = """
 import json, socket, sys, time
 proxy, port, origin, protocol = sys.argv[1:]
@@ -47,7 +47,7 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
 
 @pytest.mark.parametrize("protocol", [TCP, MPTCP])
 def test_it_is_told_at_once(module_testbed: Testbed, proxy: Proxy, protocol: int) -> None:
-    """Defect: by MPTCP the kernel keeps what is closed for 60 s, and drops what comes."""
+    """Defect: the kernel keeps a closed MPTCP connection for 60 s and silently drops what comes."""
     proxy_address, origin = (module_testbed[name].service_address() for name in ("proxy", "origin"))
     command = python_command(CLIENT, proxy_address, str(PROXY_PORT), origin, str(protocol))
     size, told, seconds = json.loads(module_testbed["client"].run(command, timeout=150).stdout)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A Squid that opens its listeners for Multipath TCP itself: the one that ``./run squid`` builds.
+"""Tests for a Squid that itself opens Multipath TCP listeners, as built by ``./run squid``.
 
-Without its package in dist, and without ``--all``, which builds that, these are skipped. All the others here with it:
+They are skipped if dist has no such package, unless ``--all`` builds it. To run all other tests here with this Squid:
 
     dpkg-deb -x dist/squid_….deb /tmp/rebuilt
     sudo PATH=/tmp/rebuilt/usr/sbin:$PATH .venv/bin/pytest tests/proxy/kernel
@@ -77,7 +77,7 @@ def test_where_the_kernel_refuses_it_serves_by_tcp_and_says_so(testbed: Testbed)
 
 
 def test_without_the_library_it_takes_mptcp_all_the_same(testbed: Testbed) -> None:
-    """The loader refuses the library, so that nothing but the option can have opened the listener."""
+    """The loader refuses the library, so only Squid's option can have opened the listener."""
     node = testbed["proxy"]
     broken = node.directory / "mptcp_listen.so"
     broken.write_bytes(b"no library")

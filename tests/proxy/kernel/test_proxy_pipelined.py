@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Pipelined answers: a client that reads late gets all of them, though Squid closes behind the last one."""
+"""Tests for pipelined answers: a client that reads late gets all of them, although Squid closes after the last one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, start_origin, start_proxy
 pytestmark = pytest.mark.kernel
 SIZES = {"small": 300, "piece": 3000, "pieces": 9000}
 CONNECTIONS = int(os.environ.get("MPTCP_PIPELINED", "3000"))
-"""Of these the library as it was lost some three."""
+"""Number of connections. The library with the defect lost about three of this many."""
 CLIENT = dedent("""
     import json, random, selectors, socket, sys, time
 
@@ -62,7 +62,7 @@ CLIENT = dedent("""
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", [pytest.param(6, id="TCP"), pytest.param(262, id="MPTCP")])
 def test_no_answer_is_lost(testbed: Testbed, require: Callable[..., None], kind: int) -> None:
-    """Defect: of 690 such connections 8 to 23 were reset before all answers had arrived."""
+    """Defect: 8 to 23 of 690 such connections were reset before all answers had arrived."""
     require("squid", "apache2", "gcc")
     host = testbed["proxy"]
     origin = start_origin(testbed["origin"], SIZES)

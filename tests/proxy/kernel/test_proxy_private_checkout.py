@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A checkout that others may not enter, as home directories are, or with a name that LD_PRELOAD cannot hold.
+"""Tests for a checkout that others may not enter, or whose path LD_PRELOAD cannot hold.
 
-Squid's workers still get the library.
+Home directories are often private. Squid's workers must get the library nevertheless.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_a_library_that_cannot_be_used_where_it_is_is_copied(
     node = testbed["proxy"]
     checkout = tmp_path / name
     checkout.mkdir()
-    # The second one is open to all: its name alone stands against it.
+    # Everyone may enter the second checkout, so only its name is a problem.
     for directory in (checkout, *checkout.parents):
         if name != "private" and directory.is_relative_to("/tmp") and directory != Path("/tmp"):
             directory.chmod(0o755)

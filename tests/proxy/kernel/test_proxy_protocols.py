@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the shipped conf/squid.conf makes of names without an address, other protocols and odd messages."""
+"""Tests for the shipped conf/squid.conf: names without an address, other protocols and odd messages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
 pytestmark = pytest.mark.kernel
 ORIGIN = "10.77.9.2"
 SILENT = 5.0
-"""Seconds, connect_timeout of the shipped squid.conf."""
+"""Seconds: connect_timeout of the shipped squid.conf."""
 PATIENCE = 60.0
-"""Seconds, request_start_timeout and request_timeout."""
+"""Seconds: request_start_timeout and request_timeout."""
 OK, BANNER, STRAY, WEBSOCKET = 2001, 2002, 2003, 2004
-"""Ports of the origin: answers well; greets as a mail server does; answers without a body, and sends more behind it;
-changes to WebSocket."""
+"""Ports of the origin's servers.
+
+OK sends a valid answer, BANNER the greeting of a mail server, STRAY an answer without a body and then more bytes;
+WEBSOCKET accepts an upgrade.
+"""
 DEAD = "10.77.9.66"
-"""An address from which nothing comes back, not even that it is unreachable."""
-# Knows two names; of the second one the first address is dead.
+"""An address from which nothing comes back, not even an ICMP error."""
+# A name server that knows two names. The first address of the second name is dead.
 NAMES = """
 import socket, struct
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -66,7 +69,7 @@ def serve(port, answer):
 for port, answer in %r.items():
     threading.Thread(target=serve, args=(port, answer)).start()
 """
-# Says ten bytes of its own at once, and gives back what comes in capitals.
+# A server that accepts an upgrade, sends ten bytes at once, and returns what it receives in capitals.
 UPGRADED = """
 import socket, sys
 listener = socket.create_server(("", int(sys.argv[1])))
@@ -81,7 +84,7 @@ while True:
         connection.sendall(data.upper())
     connection.close()
 """
-# Sends ten bytes twice, each when all before has come back.
+# A client that sends ten bytes twice, each time after all earlier bytes were returned.
 UPGRADING = """
 import json, socket, sys
 with socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(sys.argv[3])) as proxy:
@@ -117,7 +120,7 @@ print(json.dumps(answer.decode("latin-1")))
 """
 
 
-# Begins a request in each way, does not go on, and says how long the proxy waited.
+# A client that begins a request in each way, does not continue, and reports how long the proxy waited.
 UNFINISHED = """
 import json, select, socket, sys, time
 begun = time.monotonic()
@@ -137,13 +140,13 @@ print(json.dumps(took))
 
 @dataclass
 class Scene:
-    """A client before the proxy, and origins behind it that write down what they are sent."""
+    """A client of the proxy, and origins that record the requests they receive."""
 
     client: LiveNode
     seen: Path
 
     def ask(self, request: str, *, whole: bool = True) -> str:
-        """Send *request* and return all that comes until the proxy closes, or its first piece."""
+        """Send *request*; return everything until the proxy closes, or, if not *whole*, until the end of the header."""
         lines = request.replace("\n", "\r\n")
         said = self.client.run(python_command(CLIENT, "10.77.8.2", lines, "all" if whole else "one"), timeout=90)
         answer: str = json.loads(said.stdout)
@@ -177,32 +180,32 @@ def get(url: str, *headers: str) -> str:
 
 
 def test_plain_requests_are_answered(scene: Scene) -> None:
-    """What is refused below is worth nothing if everything is."""
+    """This shows that the proxy does not refuse everything; otherwise the refusals below would prove nothing."""
     assert scene.status(get(f"http://{ORIGIN}:{OK}/")) == 200
     assert scene.status(get(f"http://known.example:{OK}/")) == 200
 
 
 def test_an_address_that_is_silent_keeps_nobody_waiting_for_long(scene: Scene, module_testbed: Testbed) -> None:
-    """Squid by itself waits for it for a minute."""
+    """Without the setting Squid waits a minute for such an address."""
     core = module_testbed["core"]
     (device,) = (link["dev"] for link in json.loads(core.run(["ip", "-j", "route", "get", ORIGIN]).stdout))
     nobody = [DEAD, "lladdr", "02:00:00:00:00:66", "dev", device]
     numbers = count()
 
     def took() -> float:
-        # Another name each time: of a known one Squid leaves the silent address out.
+        # Use a new name each time: for a known name Squid skips the silent address.
         began = time.monotonic()
         assert scene.status(get(f"http://half-dead-{next(numbers)}.known.example:{OK}/")) == 200
         return time.monotonic() - began
 
     with core.changed(["ip", "neigh", "add", *nobody], ["ip", "neigh", "del", *nobody]):
-        # Squid looks at its timers by the second.
+        # Squid's timers have a resolution of a second.
         assert SILENT - 1 <= least_time(took, 4 * SILENT) < 4 * SILENT
 
 
 @pytest.mark.nightly
 def test_who_does_not_finish_a_request_is_not_waited_for(scene: Scene) -> None:
-    """Squid by itself waits for five minutes, for each with a descriptor."""
+    """Without the settings Squid waits five minutes for each such client, which occupies a descriptor."""
     begun = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")
 
     def longest() -> float:
@@ -215,11 +218,11 @@ def test_who_does_not_finish_a_request_is_not_waited_for(scene: Scene) -> None:
 
 
 def test_a_name_without_an_address_is_unavailable(scene: Scene) -> None:
-    """Without the rule: 502, and 500 for CONNECT."""
+    """Without the rule the status is 502, and 500 for CONNECT."""
     answer = scene.ask(get(f"http://nowhere.example:{OK}/"))
     assert int(answer.split()[1]) == 503
     assert "ERR_DNS_FAIL" in answer
-    # Squid keeps this connection.
+    # Squid keeps this connection open.
     tunnel = scene.ask("CONNECT nowhere.example:443 HTTP/1.1\nHost: nowhere.example:443\n\n", whole=False)
     assert int(tunnel.split()[1]) == 503
 
@@ -241,7 +244,7 @@ def test_a_greeting_that_is_no_http_is_not_passed_on(scene: Scene) -> None:
 
 
 def test_after_an_answer_without_a_body_the_client_is_told_to_close(scene: Scene) -> None:
-    """What an origin sends behind it is not for the client's next request."""
+    """Bytes that an origin sends after the answer must not become the answer to the client's next request."""
     answer = scene.ask(f"GET http://{ORIGIN}:{STRAY}/ HTTP/1.1\nHost: {ORIGIN}\n\n", whole=False)
     head = answer.partition("\r\n\r\n")[0]
     assert head.split()[1] == "204"
@@ -249,7 +252,7 @@ def test_after_an_answer_without_a_body_the_client_is_told_to_close(scene: Scene
 
 
 def test_a_get_may_have_a_body(scene: Scene) -> None:
-    """Without the setting: 411."""
+    """Without the setting the status is 411."""
     assert scene.status(get(f"http://{ORIGIN}:{OK}/", "Content-Length: 3") + "abc") == 200
 
 
@@ -284,7 +287,7 @@ def test_the_origin_learns_no_address_that_the_client_claims(scene: Scene) -> No
 
 @pytest.mark.parametrize("coding", ["gzip", "chunked, identity", "x"])
 def test_a_body_of_another_coding_is_refused(scene: Scene, coding: str) -> None:
-    """Who overlooked the length beside it would take the body for the next request: Squid 5 does, with identity."""
+    """A server that ignored the length beside it would take the body for a request, as Squid 5 does with "identity"."""
     inner = f"GET http://{ORIGIN}:{OK}/inner HTTP/1.1\n\n"
     headers = f"Host: {ORIGIN}\nTransfer-Encoding: {coding}\nContent-Length: {len(inner) + 2}\nConnection: close\n\n"
     answer = scene.ask(f"PUT http://{ORIGIN}:{OK}/coded HTTP/1.1\n{headers}{inner}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the proxy asks its name server: addresses of the names in requests, and never the names of addresses."""
+"""Tests for the proxy's DNS questions: it asks for addresses of requested names, never for names of addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from mptcp_lab.testbed.services import python_command, start_origin, start_proxy
 pytestmark = pytest.mark.kernel
 A, PTR, AAAA = 1, 12, 28
 NAME = "www.origin.example"
-# Writes down the type and the name of each question. Names have the address it is given; addresses have one name.
+# A DNS server that records type and name of each question. All names have the given address; all addresses have one
+# name.
 SERVER = """
 import json, socket, struct, sys
 record, address = open(sys.argv[1], "a", buffering=1), socket.inet_aton(sys.argv[2])
@@ -37,7 +38,7 @@ while True:
 
 
 def questions(testbed: Testbed, *statements: str) -> Sequence[tuple[int, str]]:
-    """Return what a proxy with *statements* asks when requests of all kinds come in."""
+    """Return the questions of a proxy with *statements* while requests of all kinds come in."""
     client, node, origin = testbed["client"], testbed["proxy"], testbed["origin"]
     address, record = origin.service_address(), testbed.directory / "questions"
     server = origin.popen(python_command(SERVER, str(record), address), name="dns")
@@ -63,7 +64,7 @@ def _needs(require: Callable[..., None]) -> None:
 
 
 def test_it_asks_for_addresses_alone(testbed: Testbed) -> None:
-    """A question about each client would show the name server who is there, and cost it as much as the requests."""
+    """A question about each client would reveal the client to the name server, and cost as much as the requests."""
     asked = questions(testbed)
     assert {kind for kind, _ in asked} == {A, AAAA}, asked
     assert {name for _, name in asked} == {NAME}

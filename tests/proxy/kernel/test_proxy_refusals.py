@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Broken configurations: ``run`` and ``check`` give one clear message for each mistake, and nothing is started."""
+"""Tests for broken configurations: ``run`` and ``check`` print one clear message for each mistake and start nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ acl clients src 10.0.0.0/8
 http_access allow clients
 http_access deny all
 """
-# Leaves no trace on the host whatever the command does, and lists what it made.
+# A sandbox that leaves no trace on the host and lists the files that the command made.
 SANDBOX = """
 ip link set lo up
 for directory in /var/log /dev/shm /run; do mount -t tmpfs tmpfs $directory || exit 99; done
@@ -193,10 +193,10 @@ def test_the_shipped_configuration_is_good_without_a_warning() -> None:
 
 
 def test_what_a_later_squid_refuses_and_always_does_it_is_not_given() -> None:
-    """Squid itself is asked about the rest: the one that is here, by another version."""
+    """The installed Squid checks the rest of the file, but under another version number."""
     there = installed()
     assert there is not None
-    # Squid 6 would not take what 5 is given.
+    # An installed Squid 6 would refuse the statement that 5.7 is given, so skip that case.
     for version, given in (("5.7", True), ("6.13", False))[there.version.startswith("6") :]:
         checked = check(ROOT / "conf/squid.conf", "mptcpproxy", replace(there, version=version))
         assert checked.errors == ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A relay at home: clients by plain TCP, its parents by Multipath TCP over two uplinks, nobody else by either."""
+"""Tests for a relay at home: it takes plain TCP from clients and uses Multipath TCP to its parents over two uplinks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(s.recv(99), flush=True)
 time.sleep(600)
 """
 DEAD = 500
-"""What Squid answers to CONNECT when it knows that all parents are dead; 503 is what it answers as it finds out."""
+"""Squid's answer to CONNECT if it knows that all parents are dead. While it finds this out, it answers 503."""
 HASHING_SINK = """
 import hashlib, http.server
 class Sink(http.server.BaseHTTPRequestHandler):
@@ -58,7 +58,7 @@ def url_of(relayed: Chain, name: str, *, https: bool) -> str:
 
 
 def get(relayed: Chain, name: str = "small.bin", *, https: bool = False) -> tuple[int, bool]:
-    """Return the status that the client gets, and whether the file is whole."""
+    """Return the status that the client gets, and whether the downloaded file is complete."""
     url, proxy = url_of(relayed, name, https=https), relayed.relay.url()
     got = fetch(relayed.client, url, proxy, tunnel=https, options=["-k"], wait=DOWNLOAD)
     return got.status, got.sha256 == relayed.origin.digests[name]
@@ -80,7 +80,7 @@ def begin(relayed: Chain) -> Callable[[bool], Download]:
 
 
 def takes_both_uplinks(relayed: Chain, *, https: bool = False) -> None:
-    """Download until that takes both: on a busy machine it may be over before the second subflow is there."""
+    """Repeat a download until one uses both uplinks: on a busy machine it may end before the second subflow joins."""
 
     def both() -> bool:
         with relayed.carried() as octets:
@@ -95,12 +95,12 @@ def test_a_download_of_a_plain_client_takes_both_uplinks(relayed: Chain, https: 
     before = relayed.testbed["proxy"].mib()
     takes_both_uplinks(relayed, https=https)
     assert relayed.testbed["proxy"].mib()["MPTcpExtMPJoinAckRx"] > before["MPTcpExtMPJoinAckRx"]
-    # The client's own connection is none of Multipath TCP.
+    # The client's own connection does not use Multipath TCP.
     assert mptcp_listeners(relayed.node) == set()
 
 
 def test_a_large_upload_takes_both_uplinks(relayed: Chain) -> None:
-    """16 MB, more than all buffers on the way."""
+    """The upload has 16 MB, more than all buffers on the way."""
     origin, client = relayed.testbed["origin"], relayed.client
     sink = origin.popen(python_command(HASHING_SINK), name="hashing-sink")
     wait_until(lambda: bool(origin.run(["ss", "-Htln", "sport", "=", ":8081"]).stdout), "it listens", process=sink)
@@ -125,7 +125,7 @@ def test_a_large_upload_takes_both_uplinks(relayed: Chain) -> None:
 def test_an_uplink_that_goes_in_mid_transfer_costs_the_client_nothing_but_time(
     relayed: Chain, https: bool, device: str, silently: bool
 ) -> None:
-    # What an earlier test took away was missed by Squid, perhaps, and is found again within seconds.
+    # Squid may have noticed an uplink that an earlier test took away. It finds the parent again within seconds.
     wait_until(lambda: get(relayed) == (200, True), "the parent is alive", timeout=120)
     before = relayed.octets()
     download = begin(relayed)(https)
@@ -133,7 +133,7 @@ def test_an_uplink_that_goes_in_mid_transfer_costs_the_client_nothing_but_time(
     def both() -> bool:
         nonlocal before, download
         if not download.process.running:
-            # On a busy machine it was over before the second subflow was there.
+            # On a busy machine the download may have ended before the second subflow had joined.
             before = relayed.octets()
             download = begin(relayed)(https)
         return all(octets - before[uplink] > 500_000 for uplink, octets in relayed.octets().items())
@@ -146,10 +146,10 @@ def test_an_uplink_that_goes_in_mid_transfer_costs_the_client_nothing_but_time(
 
 @pytest.mark.parametrize("device", UPLINKS)
 def test_an_uplink_that_is_down_when_connections_begin_costs_the_client_nothing(relayed: Chain, device: str) -> None:
-    """The first of the two is that on which they begin otherwise."""
+    """Connections normally begin on the first of the two uplinks."""
     wait_until(lambda: get(relayed) == (200, True), "the parent is alive", timeout=120)
     with relayed.node.link_down(device), relayed.carried() as octets:
-        # There is one parent: had the first connection gone nowhere, the answer would be 503.
+        # The relay has one parent: if the first connection had failed, the answer would be 503.
         assert get(relayed) == (200, True)
         assert get(relayed, https=True) == (200, True)
         assert get(relayed, "large.bin") == (200, True)
@@ -158,11 +158,11 @@ def test_an_uplink_that_is_down_when_connections_begin_costs_the_client_nothing(
 
 
 def test_parents_alone_are_asked_by_multipath_tcp(make_testbed: Callable[..., Testbed]) -> None:
-    """Here the operator has exempted one destination: what goes there is plain TCP, as from any other proxy."""
+    """The operator has exempted one destination: connections to it use plain TCP, as from any other proxy."""
     near = ("acl near dst -n 10.77.9.2/32", "acl small urlpath_regex small", "always_direct allow near small")
     relayed = chain(make_testbed(RELAY), statements=near)
     with ExitStack() as captures:
-        # SYN and SYN/ACK, to the exempted destination and to the parent by the first, and the join's by the second.
+        # eth0: SYN and SYN/ACK to the exempted destination and to the parent. wlan0: SYN and SYN/ACK of the join.
         found = [
             captures.enter_context(captured_syns(relayed.node, *each)) for each in zip(UPLINKS, (4, 2), strict=True)
         ]
@@ -183,7 +183,7 @@ def test_a_parent_of_either_family(make_testbed: Callable[..., Testbed], family:
 
 
 def test_who_is_not_root_is_told_what_he_does_not_see_of_a_relay(relayed: Chain) -> None:
-    """Defect: he was told that its connections to parents are plain TCP, and that there is no parent."""
+    """Defect: without root, the doctor said that connections to parents use plain TCP, and that no parent exists."""
     needs_open_checkout()
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     by_root, found = (
@@ -213,7 +213,7 @@ def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_
     relayed.wait_for_served(1, 0)
 
     relayed.parents[0].process.kill_tree()
-    # One that is dying takes a request with it, for which 502 is right.
+    # A parent that is dying can break a request, which Squid rightly answers with 502.
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "nobody listens", timeout=60)
     assert [get(relayed, https=https) for https in (False, True)] == [(200, True)] * 2
     relayed.wait_for_served(1, 2)
@@ -228,13 +228,13 @@ def test_a_dead_parent_is_passed_over_and_used_again_and_without_any_the_client_
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "its port is free", timeout=60)
     wait_until(lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "it is gone", timeout=60)
     start_proxy(testbed["proxy"])
-    # By a request, or by Squid's being asked: test_proxy_relay_parents.py has who is first.
+    # A request or Squid's own probe finds the parent again; test_proxy_relay_parents.py tests which comes first.
     wait_until(lambda: get(relayed) == (200, True), "the parent is used again", timeout=120)
 
 
 @pytest.mark.nightly
 def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callable[..., Testbed]) -> None:
-    """connect-timeout of each, once; then they count as dead, and nobody waits for them."""
+    """Requests wait once for connect-timeout of each parent. Then both count as dead, and no request waits for them."""
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
     assert get(relayed) == (200, True)
@@ -249,7 +249,10 @@ def test_parents_that_are_silent_are_told_within_their_time(make_testbed: Callab
 
 @pytest.mark.nightly
 def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callable[..., Testbed]) -> None:
-    """The parent by each uplink as a parent of its own: what docs/relay.md advises. The first subflow decides."""
+    """The parent is configured once for each uplink, as docs/relay.md advises.
+
+    The uplink of the first subflow decides.
+    """
     testbed = make_testbed(RELAY)
     address, uplinks = testbed["proxy"].service_address(), {"eth0": "10.77.1.2", "wlan0": "10.77.2.2"}
     statements = [
@@ -267,18 +270,19 @@ def test_an_uplink_that_is_silent_when_a_connection_begins(make_testbed: Callabl
         assert get(relayed, https=True) == (200, True)
     assert octets["wlan0"] > FILES["large.bin"]
     with silent(testbed["core"], "wlan0"):
-        # That the first uplink is back is found out within seconds, or by a request that is refused.
+        # Squid finds out within seconds that the first uplink is back, or through a request that is refused.
         wait_until(lambda: get(relayed) == (200, True), "the other uplink is used again", timeout=120)
 
 
 def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(RELAY)
     first, second = testbed["proxy"], testbed["proxy2"]
-    # In no file of hosts: the machine itself may be called proxy.
+    # The name is in no hosts file: the machine itself may be called proxy.
     name = "parents.example.net"
     addresses = [first.service_address(family) for family in (4, 6)]
     known, mounts = name_server(testbed["core"], "10.77.1.1", {name: addresses})
-    # Squid remembers an answer for a minute at the least, whatever the name server says: this sets that, too.
+    # Squid caches an answer for at least a minute, whatever TTL the name server gives; the statement lowers this
+    # minimum.
     relayed = chain(
         testbed,
         ("proxy", "proxy2"),
@@ -294,17 +298,17 @@ def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Tes
     known.write_text(f'{{"{name}": ["{second.service_address()}"]}}')
     relayed.relay.process.signal(signal.SIGHUP)
     wait_until(lambda: "10.77.11.2:3128" in listed.read_text(), "the new address is listed")
-    # What Squid still remembers of the name stays listed, too.
+    # Addresses that Squid may still have cached for the name stay listed, too.
     assert listed.read_text().split()[1:] == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
     wait_until(lambda: get(relayed) == (200, True) and relayed.served(1) > 0, "the new address is used", timeout=120)
 
     def opened(*names: str) -> int:
-        """Return by how much these counters of both parents have grown."""
+        """Return by how much these counters of both parents together have grown."""
         grown = zip((first, second), before, strict=True)
         return sum(parent.mib()[name] - then[name] for parent, then in grown for name in names)
 
-    # Each connection that it opened to a parent was one of Multipath TCP, or a subflow of one. The kernel may count one
-    # that it rejects as opened, too: its connection had ended meanwhile. On a busy machine it counts an ACK twice.
+    # Each connection from the relay to a parent was a Multipath TCP connection or a subflow of one. The kernel may also
+    # count a join that it rejects because its connection had ended. On a busy machine it counts an ACK twice.
     taken = ("MPTcpExtMPCapableACKRX", "MPTcpExtMPJoinAckRx")
     rejected = ("MPTcpExtMPJoinRejected", "MPTcpExtMPJoinAckHMacFailure")
     wait_until(
@@ -317,7 +321,7 @@ def test_a_name_of_several_addresses_is_followed(make_testbed: Callable[..., Tes
 def test_requests_do_not_share_a_connection_to_the_parent(
     make_testbed: Callable[..., Testbed], shared: bool, connections: int
 ) -> None:
-    """Squid 5 takes the body behind "Transfer-Encoding: identity" for another request, if need be of another client."""
+    """On a shared connection Squid 5 takes a body behind "Transfer-Encoding: identity" for another request."""
     relayed = chain(make_testbed(RELAY), more="server_persistent_connections on\n" if shared else "")
     urls = [relayed.origin.url("small.bin")] * 2
     before = relayed.node.mib()["MPTcpExtMPCapableSYNTX"]
@@ -351,7 +355,7 @@ def test_what_is_broken_is_plain_tcp_and_found_out(make_testbed: Callable[..., T
 
 
 def test_connections_by_plain_tcp_are_counted(make_testbed: Callable[..., Testbed]) -> None:
-    """A parent whose kernel has no Multipath TCP."""
+    """The parent's kernel has no Multipath TCP."""
     testbed = make_testbed(RELAY)
     with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):
         relayed = chain(testbed)
@@ -376,7 +380,7 @@ def test_a_relay_without_parents_does_not_start(testbed: Testbed) -> None:
 FAULTS = {
     "uplinks": (["ip", "mptcp", "endpoint", "delete", "id", "4"], ["ip", "mptcp", "endpoint", "delete", "id", "5"]),
     "path manager": (["ip", "mptcp", "limits", "set", "subflows", "0"],),
-    # An endpoint that names its interface needs no rule: test_proxy_doctor_uplinks.py.
+    # An endpoint that names its interface needs no rule, see test_proxy_doctor_uplinks.py.
     "routes of uplinks": (
         ["ip", "-4", "rule", "delete", "from", "10.77.2.2"],
         ["ip", "mptcp", "endpoint", "delete", "id", "4"],
@@ -395,7 +399,7 @@ def test_the_remedy_corrects_the_fault(make_testbed: Callable[..., Testbed], che
         relayed.node.run(command)
     found = relayed.doctor()
     assert found[check]["status"] == "fail"
-    # These paths are emulated: nothing drops what leaves by another uplink than its address's.
+    # These paths are emulated: nothing drops packets that leave by an uplink that does not own their source address.
     one_path = check != "routes of uplinks"
     assert found["parent 10.77.8.2:3128"]["status"] == ("fail" if one_path else "ok")
     for remedy in found[check]["remedy"].split("#")[0].split("&&"):
@@ -419,7 +423,7 @@ s.connect((sys.argv[1], 3128))
 def test_where_the_kernel_has_given_up_multipath_tcp_it_is_said_and_corrected(
     make_testbed: Callable[..., Testbed],
 ) -> None:
-    """As after an uplink that was silent for a few seconds: packets with MPTCP's option (30) vanish, then do not."""
+    """The network drops packets with the MPTCP option (30) for a while, as if an uplink were silent for seconds."""
     relayed = chain(make_testbed(RELAY))
     core, node = relayed.testbed["core"], relayed.node
     if not node.run(["sysctl", "-n", "net.mptcp.blackhole_timeout"], check=False).stdout:

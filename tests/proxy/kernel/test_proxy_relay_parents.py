@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A relay's parents that die and come back: who is told, and that no request is lost by a parent's being back."""
+"""Tests for a relay's parents that die and return: what is reported, and that no request is lost when one returns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refused(relayed: Chain) -> bool:
 def test_a_parent_that_comes_back_is_used_by_the_first_request(
     make_testbed: Callable[..., Testbed], workers: int
 ) -> None:
-    """Defect: who asked first after a parent was back was refused by it, for Squid tried the parent by that request."""
+    """Defect: Squid tried a returned parent with a client's request, which was refused."""
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, more=f"workers {workers}\n")
     proxy = testbed["proxy"]
@@ -63,12 +63,12 @@ def test_a_parent_that_comes_back_is_used_by_the_first_request(
 
 @pytest.mark.nightly
 def test_a_parent_that_was_silent_is_preferred_again_without_a_request(make_testbed: Callable[..., Testbed]) -> None:
-    """Defect: the request that had it tried was still handed to the other parent."""
+    """Defect: the request that made Squid try the parent was still sent to the other parent."""
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
     assert get(relayed) == (200, True)
     with silent(testbed["core"], "proxy"):
-        # Two that wait for it, then it counts as dead.
+        # Two requests wait for the parent; then it counts as dead.
         assert [get(relayed) for _ in range(2)] == [(200, True)] * 2
         until_said(relayed, DIED, "proxy")
     until_said(relayed, BACK, "proxy")
@@ -79,7 +79,10 @@ def test_a_parent_that_was_silent_is_preferred_again_without_a_request(make_test
 
 @pytest.mark.nightly
 def test_beside_another_parent_one_request_waits_for_a_silent_one(make_testbed: Callable[..., Testbed]) -> None:
-    """As docs/relay.md advises: with a limit of 2 it counts as alive until a second request has waited as well."""
+    """docs/relay.md advises a limit of 1.
+
+    With a limit of 2, a second request would wait before the parent counts as dead.
+    """
     testbed = make_testbed(RELAY)
     names = ("proxy", "proxy2")
     relayed = chain(testbed, names, peers=[peer(testbed[name], limit=1) for name in names])

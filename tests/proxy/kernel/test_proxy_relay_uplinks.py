@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A relay whose uplinks ``mptcp-gateway`` looks after: the first one falls silent, and comes back."""
+"""Tests for a relay whose uplinks ``mptcp-gateway`` watches: the first one fails silently, and returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kernel
 
 @contextmanager
 def gateway(relayed: Chain) -> Iterator[Callable[[], dict[str, str]]]:
-    """Have the daemon run; yield what says the verdict on each uplink by IPv4."""
+    """Run the daemon. Yield a function that returns the verdict on each uplink by IPv4."""
     node, directory = relayed.node, relayed.node.directory / "gateway"
     parent = relayed.testbed["proxy"].service_address()
     devices = ", ".join(f"{device}: {device}" for device in UPLINKS)
@@ -39,7 +39,7 @@ def gateway(relayed: Chain) -> Iterator[Callable[[], dict[str, str]]]:
 
 
 def test_requests_go_on_while_the_first_uplink_is_silently_dead(make_testbed: Callable[..., Testbed]) -> None:
-    """Defect: with one parent each request failed, for as long as that lasted."""
+    """Defect: with one parent each request failed for as long as the outage lasted."""
     relayed = chain(make_testbed(RELAY))
 
     def served() -> bool:

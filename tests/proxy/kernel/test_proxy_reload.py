@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reloads, good and bad, while a download runs; how Squid's end is passed on; logs."""
+"""Tests for good and bad reloads while a download runs, for Squid's end and exit status, and for logs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 
 
 class HeldDownload:
-    """A download over MPTCP that has begun and cannot end before :meth:`finish`: nobody takes what the client has.
+    """A download over MPTCP that has begun and cannot end before :meth:`finish`: nothing reads the client's output.
 
-    Its file is larger than all buffers between origin and client, so that the proxy has some of it to pass on.
+    Its file is larger than all buffers between origin and client, so that the proxy still holds some of it.
     """
 
     def __init__(self, client: LiveNode, origin: Origin, proxy: Proxy) -> None:
@@ -58,13 +58,13 @@ class HeldDownload:
         wait_until(self._begun, "the download has begun", process=self._client)
 
     def _begun(self) -> bool:
-        # Where no writer has opened it yet, poll(2) says nothing, and where one has closed it, POLLHUP alone.
+        # If no writer has opened the pipe yet, poll(2) reports nothing; if the writer has closed it, only POLLHUP.
         waiting = select.poll()
         waiting.register(self._output, select.POLLIN)
         return any(events & select.POLLIN for _, events in waiting.poll(0))
 
     def finish(self) -> None:
-        """Take the rest; it must be what the origin has."""
+        """Read the rest of the download and check that it is the origin's file."""
         os.set_blocking(self._output, True)
         digest = hashlib.sha256()
         with open(self._output, "rb") as output:
@@ -90,7 +90,7 @@ def test_a_good_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) 
     joins = node.mib()["MPTcpExtMPJoinAckRx"]
 
     def joined() -> bool:
-        """Whether a download had both its paths: on a busy machine it may be over before the second is there."""
+        """Return whether a download used both paths: on a busy machine it may end before the second subflow joins."""
         assert fetch(client, origin.url(FILE), on_new_port, mptcp=True).sha256 == origin.digests[FILE]
         return node.mib()["MPTcpExtMPJoinAckRx"] > joins
 
@@ -114,7 +114,7 @@ def test_a_bad_reload_is_refused_and_the_old_settings_stay(testbed: Testbed, ori
     assert (squid(proxy.process), *workers(proxy.process)) == before
     assert mptcp_listeners(node) == {"*:3128"}
 
-    # A worker that Squid must start again reads what is in force, not the broken file.
+    # If Squid restarts a worker, the worker reads the configuration in force, not the broken file.
     before = all_workers(proxy)
     os.kill(before[-1], signal.SIGSEGV)
     wait_until(
@@ -150,14 +150,14 @@ def test_who_reloads_waits_for_what_becomes_of_it(testbed: Testbed, require: Cal
     assert code == 1
     assert f"reload refused, the old settings stay in force: {config}:2: http_acess: there is no such" in said
     assert mptcp_listeners(node) == {"*:3128"}
-    # The file is good again, and still not what is in force.
+    # The file is valid again, but its content is not in force yet.
     configuration(node, "http_port 3129")
     status, text = of_the_doctor()
     assert status == "warn"
     assert f": {config}:2: http_acess: there is no such" in text
     assert reload() == (0, "configuration reloaded\n")
     assert of_the_doctor()[1].startswith("accepted at ")
-    # It is over when Squid listens again, and not when it was told.
+    # The command returns when Squid listens again, not when Squid got the signal.
     assert mptcp_listeners(node) == {"*:3128", "*:3129"}
 
 
@@ -175,7 +175,7 @@ def test_it_is_ready_for_systemd_when_squid_listens_by_mptcp(testbed: Testbed, r
             if "READY=1" in lines:
                 assert mptcp_listeners(node) == {"*:3128"}
         assert "STATUS=serving: port 3128 by Multipath TCP" in lines
-        # Debian's Squid says that it is ready when it does not listen yet.
+        # Debian's Squid would report that it is ready before it listens.
         assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & environment(squid(proxy.process)).keys()
         assert proxy.process.running
 
@@ -214,7 +214,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_stop_of_a_squid_that_is_not_ready_for_it(
     testbed: Testbed, require: Callable[..., None], number: int
 ) -> None:
-    """As on a machine that is so busy that Squid takes longer to start than a stop waits: it dies of it."""
+    """On a very busy machine Squid may start more slowly than a stop waits. The signal then kills it."""
     require("squid", "gcc")
     process = start(testbed["proxy"], python_command(IMPATIENT_SUPERVISION))
     wait_until(lambda: "started Squid" in process.output(), "Squid is started", process=process)
@@ -224,7 +224,7 @@ def test_a_stop_of_a_squid_that_is_not_ready_for_it(
 
 
 def test_reloads_right_after_the_start(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Squid's processes would die of a SIGHUP that comes before they expect it."""
+    """A SIGHUP would kill Squid's processes if it came before they handle it."""
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start_unready(node)
@@ -253,7 +253,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., None]) -> None:
-    """A SIGHUP that comes while the configuration is first checked is honoured when there is a Squid."""
+    """If SIGHUP comes during the first check of the configuration, the reload follows as soon as Squid runs."""
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start(node, python_command(EARLY_RELOAD))
@@ -263,7 +263,7 @@ def test_a_reload_before_anything_else(testbed: Testbed, require: Callable[..., 
 
 
 def test_a_reload_without_a_place_to_check_is_refused(testbed: Testbed, origin: Origin) -> None:
-    """The trouble is the host's, not the configuration's."""
+    """The cause is the host (no temporary directory), not the configuration."""
     node = testbed["proxy"]
     temporary = node.directory / "temporary"
     temporary.mkdir()
@@ -305,7 +305,7 @@ def test_a_supervisor_that_fails_leaves_no_squid_behind(testbed: Testbed, requir
 
 
 def start(node: LiveNode, command: Sequence[str] = ()) -> Process:
-    """Start the proxy with directories of its own, and wait for nothing."""
+    """Start the proxy with directories of its own, without waiting."""
     mounts: dict[str, str | Path] = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
     for target in ("/run/mptcpproxy", "/var/log/mptcpproxy"):
         directory = node.directory / target[1:4]
@@ -316,7 +316,7 @@ def start(node: LiveNode, command: Sequence[str] = ()) -> Process:
 
 
 def start_unready(node: LiveNode) -> Process:
-    """Start the proxy, and return as soon as there is a Squid, ready or not."""
+    """Start the proxy and return as soon as Squid's process exists, ready or not."""
     process = start(node)
     wait_until(lambda: "started Squid" in process.output(), "Squid is started", process=process)
     return process
@@ -329,12 +329,12 @@ def test_where_squid_ends_by_itself_the_status_is_not_0(testbed: Testbed, requir
     os.kill(squid(proxy.process), signal.SIGKILL)
     assert proxy.process.wait(60) == 128 + signal.SIGKILL
     assert "Squid ended by itself (signal SIGKILL); why is said" in proxy.process.output()
-    # Workers that lost their parent would hold the port.
+    # Orphaned workers would keep the port.
     assert namespace_processes(node.namespace) == ()
 
 
 def refusals(process: Process) -> list[str]:
-    """Return what was said, without what the version of Squid is not told because it always does so."""
+    """Return the output without the lines about statements that this version of Squid does not need."""
     return [line for line in process.output().splitlines() if ": left out, Squid" not in line]
 
 
@@ -358,7 +358,7 @@ def test_another_name_beside_it_and_a_taken_port(testbed: Testbed, require: Call
     places = {f"/{kind}/second": node.directory / f"second-{kind[:3]}" for kind in ("run", "var/log")}
     for directory in places.values():
         directory.mkdir()
-    # What its workers share has the name of the service: another suite's second proxy would share it, too.
+    # Shared memory is named after the service: a second proxy of another test suite would share it, too.
     mounts: dict[str, str | Path] = {**places, "/dev/shm": TMPFS, "/run/squid": TMPFS}
 
     def begin(config: Path) -> Process:
@@ -382,7 +382,7 @@ def test_another_name_beside_it_and_a_taken_port(testbed: Testbed, require: Call
 
 
 def test_a_log_that_has_grown_is_renamed_and_reopened(testbed: Testbed, origin: Origin) -> None:
-    """As mptcp-proxy run does every 30 seconds, with both workers writing to the one log."""
+    """Rotate the logs of two workers that share one log, as mptcp-proxy run does every 30 seconds."""
     node, client = testbed["proxy"], testbed["client"]
     proxy = start_proxy(node, configuration(node, "workers 2"))
     log = proxy.logs / "access.log"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a client trusts a request with is in no log, whether the request is served, refused or no request at all.
+"""Tests that no log contains a client's secrets, whether its request is served, refused or invalid.
 
-Secrets are a query, user and password of a URL, and the fields that carry credentials (RFC 9110, 11.6 and 11.7).
+Secrets are a query, user and password of a URL, and header fields with credentials (RFC 9110, 11.6 and 11.7).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ REQUESTS = {
     "to nobody": ("GET " + URL.replace("{origin}", "{origin}:8099") + " HTTP/1.1", *FIELDS),
     "to a name that is not there": ("GET " + URL.replace("{origin}", "nobody.invalid") + " HTTP/1.1", *FIELDS),
     "a tunnel": ("CONNECT {origin}:443 HTTP/1.1", *FIELDS),
-    # Whose user Squid takes for the host.
+    # Squid takes the user for the host.
     "a tunnel with a password": ("CONNECT hidden-user:hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
     "a tunnel with a user alone": ("CONNECT hidden-user@{origin}:443 HTTP/1.1", *FIELDS),
     "a tunnel with a password alone": ("CONNECT :hidden-password@{origin}:443 HTTP/1.1", *FIELDS),
-    # Squid takes it for the port, which is refused, or is none.
+    # Squid takes the password for the port, which is forbidden or invalid.
     "a tunnel with a password of digits": ("CONNECT hidden-user:12321@{origin}:443 HTTP/1.1", *FIELDS),
     "a tunnel with a password of many": ("CONNECT hidden-user:12321999999999@{origin}:443 HTTP/1.1", *FIELDS),
     "a tunnel with a password as the port": ("CONNECT hidden-user:443@{origin}:443 HTTP/1.1", *FIELDS),
@@ -68,7 +68,7 @@ def test_what_a_request_is_trusted_with_is_in_no_log(testbed: Testbed, require: 
     require("squid", "apache2", "gcc")
     origin = start_origin(testbed["origin"], {"small": 1000})
     host = origin.url("small").partition("//")[2].partition("/")[0]
-    # Nobody answers for names here.
+    # No name server runs here.
     hasty = ("dns_timeout 1 second", "dns_retransmit_interval 1 second")
     proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *hasty))
     answers = asked(testbed["client"], proxy, host, REQUESTS)
@@ -82,16 +82,16 @@ def test_what_a_request_is_trusted_with_is_in_no_log(testbed: Testbed, require: 
     proxy.process.stop(60)
     written = {path.name: path.read_text(errors="replace") for path in proxy.logs.iterdir()}
     written["output"] = proxy.process.output()
-    # Defect: two of these for each connection that ended without a request.
+    # Defect: cache.log got two such lines for each connection that ended without a request.
     assert "context without" not in written["cache.log"]
     assert f" GET http://{host}/small? " in written["access.log"], (
         "a request that was read keeps its URL, but for these"
     )
     assert f" GET error:ERR_ACCESS_DENIED:{host} " in written["access.log"]
-    # A tunnel's line has what is known to be a host.
+    # The log line of a tunnel contains only what is certainly a host.
     assert f" CONNECT {host}:443 " in written["access.log"]
     assert " CONNECT 127.0.0.1:443 " in written["access.log"]
-    # Squid 6 takes two of those with a password for no request at all: their lines have no method.
+    # Squid 6 takes two of the requests with a password for invalid ones, whose log lines have no method.
     squid = installed()
     assert squid is not None
     assert written["access.log"].count(" CONNECT error:") == (4 if squid.version.startswith("6") else 6)
@@ -115,7 +115,7 @@ def test_users_of_tunnels_are_in_no_log_of_a_relay(
     tunnels = {name: REQUESTS[name] for name in names}
     answers = asked(relayed.client, relayed.relay, host, tunnels)
     assert b" 200 " in answers["a tunnel"].partition(b"\r\n")[0]
-    # Each has its line by its end, if not as a tunnel: Squid 6 takes some for no request at all.
+    # After the stop each request has a line, though not always as a tunnel: Squid 6 takes some for invalid requests.
     relayed.relay.process.stop(60)
     written = (relayed.relay.logs / "access.log").read_text()
     assert f" CONNECT {host}:443 " in written
@@ -123,7 +123,7 @@ def test_users_of_tunnels_are_in_no_log_of_a_relay(
 
 
 def asked(node: LiveNode, proxy: Proxy, origin: str, requests: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
-    """Send each of *requests* by a connection of its own, and return the answers."""
+    """Send each of *requests* on a separate connection, and return the answers."""
     answers = {}
     for name, lines in requests.items():
         with node.entered():
@@ -136,11 +136,11 @@ def asked(node: LiveNode, proxy: Proxy, origin: str, requests: Mapping[str, Sequ
 
 
 def answered(client: socket.socket) -> bytes:
-    """Return what comes up to the end of the answer's header, or until the connection ends."""
+    """Return the received data up to the end of the answer's header, or until the connection ends."""
     answer = b""
     try:
         while b"\r\n\r\n" not in answer and (more := client.recv(65536)):
             answer += more
     except ConnectionResetError:
-        pass  # an answer as well
+        pass  # a reset counts as an answer, too
     return answer

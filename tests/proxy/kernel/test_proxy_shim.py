@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The preload library by itself, under a small program instead of Squid, in a network namespace of its own."""
+"""Tests for the preload library under a small program instead of Squid, in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ tell(protocol=protocol(s), same=s.fileno() == number, name=s.getsockname()[:2], 
     assert found["protocol"] == MPTCP
     assert found["same"]
     assert found["name"] == [address or "0.0.0.0", 3129]
-    # Standard input, output and error, the socket, and the directory that is being read: nothing leaked.
+    # Standard input, output and error, the socket, and the directory that is being read: no descriptor leaked.
     assert found["files"] == 5
     assert preloaded.stderr == ""
 
@@ -41,7 +41,7 @@ tell(protocol=protocol(s), same=s.fileno() == number, name=s.getsockname()[:2], 
 @pytest.mark.parametrize("opened", ["socket()", "socket(AF_INET, SOCK_STREAM, 262)"], ids=["TCP", "MPTCP"])
 @pytest.mark.parametrize("together", [False, True])
 def test_a_port_is_shared_by_those_alone_that_ask_for_it(preloaded: Preloaded, opened: str, together: bool) -> None:
-    """As several workers do, of which each has a listener of its own."""
+    """Squid's workers do this: each has a listener of its own on the port."""
     found = preloaded(f"""
 def listener():
     s = {opened}; s.setsockopt(SOL_SOCKET, SO_REUSEPORT, {int(together)}); s.bind(("", 3128)); s.listen(); return s
@@ -54,7 +54,7 @@ tell(protocols=[protocol(first), second])
 
 
 def test_an_mptcp_listener_that_the_program_opened_itself_is_kept_and_gets_the_same(preloaded: Preloaded) -> None:
-    """As that of a Squid with the option mptcp."""
+    """A Squid with the option mptcp opens such a listener."""
     found = preloaded(
         """
 a = socket(AF_INET, SOCK_STREAM, 262); inode = os.fstat(a.fileno()).st_ino
@@ -88,7 +88,7 @@ def test_other_tcp_sockets_stay_tcp(preloaded: Preloaded, why: str, code: str) -
 def test_a_read_of_no_bytes_is_not_the_end_of_a_connection(
     preloaded: Preloaded, left_out: str, answer: int | str
 ) -> None:
-    """Squid 5 asks for none where its buffer is full. Files and pipes answer as ever."""
+    """Squid 5 reads zero bytes if its buffer is full. Reads of files and pipes are unchanged."""
     found = preloaded(
         """
 a, b = socketpair(); b.send(b"more"); r, w = os.pipe(); f = os.open("/proc/self/maps", os.O_RDONLY)
@@ -129,7 +129,7 @@ OPTIONS = [
 ]
 
 
-# An MPTCP socket of IPv6 takes IP_TOS but does not tell it.
+# An IPv6 MPTCP socket accepts IP_TOS but does not return it.
 @pytest.mark.parametrize(
     ("family", "level", "option", "value", "read"),
     [
@@ -152,7 +152,7 @@ tell(protocol=protocol(s), before=before, after=s.getsockopt({level}, {option}))
 """)
     assert preloaded.stderr == ""
     assert found["protocol"] == MPTCP
-    # The kernel may round (TCP_DEFER_ACCEPT): what counts is that nothing changed.
+    # The kernel may round the value (TCP_DEFER_ACCEPT), so compare with the value before.
     assert found["after"] == found["before"]
     if option != "TCP_DEFER_ACCEPT":
         assert found["after"] == read
@@ -270,7 +270,7 @@ TELL = """printf '["%s", "%s", %s]\\n' "$LD_PRELOAD" "$MPTCP_LISTEN_PORTS" "$(gr
 
 @pytest.fixture(params=["both", "listen alone", "turns alone", "the other way round"])
 def loaded(request: pytest.FixtureRequest, libraries: list[Path]) -> Preloaded:
-    """Each library by itself, and both in either order."""
+    """Each library alone, and both in either order."""
     turns, listen = libraries
     each_way = {"both": libraries, "listen alone": [listen], "turns alone": [turns]}
     return Preloaded(each_way.get(request.param, [listen, turns]))
@@ -299,7 +299,7 @@ OWN_STARTS = {
 
 @pytest.mark.parametrize("how", OWN_STARTS)
 def test_the_own_program_starts_with_the_libraries(loaded: Preloaded, how: str) -> None:
-    """Squid executes its workers from the same binary, with effective ids other than the real ones."""
+    """Squid executes its workers from the same binary, while effective and real user ids differ."""
     if "ids differ" in how:
         needs_open_checkout()
     found = loaded(f"""
@@ -314,7 +314,7 @@ if os.fork() == 0:
     os._exit(1)
 os.wait()
 """)
-    # The child's own constructor has hidden the variables again.
+    # The library's constructor in the child has removed the variables from its environment again.
     hidden = dict.fromkeys(("preload", "ports", "congestion", "parents", "turns"))
     assert found == {"libraries": sorted((path.name for path in loaded.libraries), reverse=True), **hidden}
 
@@ -323,7 +323,7 @@ os.wait()
 def test_an_exec_that_fails_leaves_the_effective_ids_as_they_were(
     preloaded: Preloaded, tmp_path: Path, start: str
 ) -> None:
-    """A program that was removed while it runs cannot be started again, and its process goes on without privileges."""
+    """If the program's file was removed, execve(2) fails, and the process must continue without root's privileges."""
     interpreter = tmp_path / "python"
     shutil.copy(os.path.realpath(sys.executable), interpreter)
     for directory in (tmp_path, *tmp_path.parents):
@@ -422,7 +422,7 @@ host = open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip()
 def test_the_congestion_control_is_that_of_listeners_and_their_connections_only(
     preloaded: Preloaded, require: Callable[..., None]
 ) -> None:
-    """The listed port's listener, and what is accepted on it by MPTCP and by TCP."""
+    """It applies to the listener on the listed port, and to connections accepted there by MPTCP and by TCP."""
     other = "reno"
     found = preloaded(
         CONGESTION
@@ -468,7 +468,7 @@ tell(name=name(s), hidden=os.environ.get("MPTCP_CONGESTION"))
 
 
 def test_the_own_program_keeps_the_congestion_control(preloaded: Preloaded) -> None:
-    """A worker that makes its listener itself."""
+    """The child, like a worker, opens the listener itself."""
     found = preloaded(
         CONGESTION
         + """
@@ -484,7 +484,7 @@ os.wait()
 
 
 def test_an_entry_of_somebody_elses_is_passed_on(libraries: list[Path], tmp_path: Path) -> None:
-    """LD_PRELOAD holds our libraries and another one; a child of another program keeps the other."""
+    """If LD_PRELOAD also holds a foreign library, a child that is another program keeps only that one."""
     second = tmp_path / "second.so"
     subprocess.run(["gcc", "-shared", "-o", str(second), "-x", "c", "/dev/null"], check=True)
     turns, listen = libraries

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The preload library at the end of connections: who goes on writing is told at once, and nobody loses an answer."""
+"""Tests for the preload library at the end of connections: late writers are told at once, and no answer is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from preloading import DESCRIPTORS, MPTCP, TCP, Preloaded
 
 pytestmark = pytest.mark.kernel
 HELD = 512
-"""Connections at the most."""
+"""Largest number of held connections."""
 SCENE = """
 import select, struct, threading, time
 listener = socket(); listener.bind(("127.0.0.1", 3128)); listener.listen(2000)
@@ -49,7 +49,7 @@ def until(true):
 @pytest.fixture
 def play(preloaded_each_way: Preloaded) -> Callable[..., Any]:
     def run(code: str, **variables: str) -> Any:
-        # The interpreter itself frees little at its end.
+        # The interpreter frees little memory when it exits.
         found = preloaded_each_way(SCENE + code, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0", **variables)
         assert preloaded_each_way.stderr == ""
         return found
@@ -180,7 +180,7 @@ tell(alive=alive, held=sockets() - before + 600, threads=len(tasks()) - threads)
 
 @pytest.mark.parametrize(("beyond", "held"), [(0, 0), (40, 40)])
 def test_none_of_the_programs_descriptors_is_taken(play: Callable[..., Any], beyond: int, held: int) -> None:
-    """Defect: Squid counted on those that were held, and accepted nothing more when there were none."""
+    """Defect: Squid relied on descriptors that the library held, and accepted nothing more when none was free."""
     found = play(f"""
 import resource
 pairs = [connect() for _ in range(100)]

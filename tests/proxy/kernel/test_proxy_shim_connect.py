@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The preload library's connections: those to parents by Multipath TCP, all others as the program made them."""
+"""Tests for connections under the preload library: those to parents use Multipath TCP, all others are unchanged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ servers = [server(4000), server(4001), server(4002)]
 def test_a_connection_to_a_parent_is_mptcp_and_no_other(
     preloaded: Preloaded, tmp_path: Path, of: str, family: str, address: tuple[str, int], protocol: int
 ) -> None:
-    """Address and port have to be a parent's: the same port elsewhere, or another port there, is somebody else."""
+    """Both address and port must match a parent; the same port elsewhere, or another port there, is no parent."""
     parents = PARENTS
     if of == "file":
         (tmp_path / "parents").write_text(PARENTS)
@@ -97,7 +97,7 @@ tell(first=first, then=then, gone=[there(4000), there(4001)])
     )
     assert found == {"first": [TCP, MPTCP], "then": [MPTCP, TCP], "gone": [TCP, TCP]}
     before, said = preloaded.stderr.splitlines()
-    # A name server is no parent, nor looked for among them.
+    # The name server's address is not looked up in the list of parents.
     assert before == "before"
     assert (
         f"the list of parents cannot be read, all are reached by plain TCP, over one path: {parents}: No such" in said
@@ -166,7 +166,7 @@ tell(protocol=protocol(s), same=s.getsockopt({level}, {option}) == before != 0)
 def test_the_name_that_a_socket_is_bound_to_is_carried(
     preloaded: Preloaded, family: str, name: tuple[str, int], address: tuple[str, int], reuse: int
 ) -> None:
-    """tcp_outgoing_address: the first subflow is to leave from there."""
+    """This is needed for tcp_outgoing_address: the first subflow must leave from that address."""
     found = preloaded(
         SERVERS
         + f"""
@@ -185,7 +185,7 @@ tell(protocol=protocol(s), same=s.getsockname()[1] == port == peer[1], reuse=s.g
 
 
 def test_what_is_connected_or_about_to_be_is_left_alone(preloaded: Preloaded) -> None:
-    """connect(2) is called again to learn what became of the first call; nobody answers at 192.0.2.9."""
+    """A second connect(2) asks for the result of the first one. No host answers at 192.0.2.9."""
     found = preloaded(
         SERVERS
         + """
@@ -276,7 +276,7 @@ def refuse_mptcp(number):
 
 @pytest.mark.parametrize("error", ["EPROTONOSUPPORT", "EINVAL", "EPERM", "EAFNOSUPPORT"])
 def test_however_the_kernel_refuses_mptcp_the_connection_is_tcp(preloaded: Preloaded, error: str) -> None:
-    """A kernel without it, one without it for IPv6, a container's filter."""
+    """The causes are a kernel without MPTCP, one without it for IPv6, and a container's seccomp filter."""
     found = preloaded(
         SERVERS.replace("protocol=262", "protocol=0")
         + FILTERED
@@ -299,7 +299,7 @@ tell(protocol=protocol(a), name=a.getsockname(), mark=a.getsockopt(SOL_SOCKET, S
 def test_without_descriptors_to_spare_the_connection_is_tcp_and_none_is_lost(
     preloaded: Preloaded, spare: int, protocol: int
 ) -> None:
-    """A swap takes two for a moment."""
+    """Replacing the socket needs two more descriptors for a moment."""
     found = preloaded(
         SERVERS
         + f"""
@@ -318,7 +318,7 @@ tell(told=told, protocol=protocol(s), left=left)
 
 
 def test_connections_of_several_threads_are_swapped_each(preloaded: Preloaded) -> None:
-    """As in a relay, where no port is listened on by Multipath TCP and no closed connection is kept (late_writes.c)."""
+    """This is the situation of a relay: no Multipath TCP listener, and no closed connection is kept (late_writes.c)."""
     found = preloaded(
         SERVERS
         + """
@@ -354,7 +354,7 @@ tell(first=first, second=second, protocol=protocol(s))
 
 
 def test_a_parent_without_mptcp_is_reached_by_tcp(preloaded: Preloaded) -> None:
-    """By the kernel's own fallback (RFC 8684, 3.7)."""
+    """The kernel itself falls back to TCP (RFC 8684, 3.7)."""
     found = preloaded(
         SERVERS.replace("protocol=262", "protocol=0")
         + """
@@ -385,7 +385,7 @@ tell(parent=name(4000), other=name(4001) == host, differs=host != "reno")
 def test_the_own_program_keeps_the_parents_and_others_do_not(
     preloaded: Preloaded, require: Callable[..., None]
 ) -> None:
-    """Squid's workers connect; its helpers are other programs."""
+    """Squid's workers connect to parents; its helpers are other programs."""
     found = preloaded(
         """
 child = os.environ["CHILD"]; hidden = os.environ.get("MPTCP_PARENTS")

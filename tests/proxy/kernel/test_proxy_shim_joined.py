@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The preload library and write(2): what a client is written in pieces comes in one, soon, and whole."""
+"""Tests for the preload library and write(2): small writes reach a client together, soon, and complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_proxy import shim
 
 pytestmark = pytest.mark.kernel
 TURN = 4
-"""Events of clients in a turn, as shim/turns/turns.h has it."""
+"""Number of clients' events in a turn (shim/turns/turns.h)."""
 SCENE = """
 import random, select, struct, time
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
@@ -64,7 +64,7 @@ def play(request: pytest.FixtureRequest, require: Any) -> Callable[..., Any]:
     require("root", "namespaces", "mptcp", "gcc")
     way, protocol = request.param
     preloaded = preloaded_as(way)
-    # A listener on 3128 is made one of MPTCP, by the library; that on 3130 is left as it is.
+    # The library makes the listener on 3128 an MPTCP listener and leaves the one on 3130 unchanged.
     port = 3130 if protocol == "TCP" else 3128
     return playing(preloaded, f"PORT = {port}\n{SCENE}")
 
@@ -98,7 +98,7 @@ turn(); put(server, HEADER); tell(come=there(client) == len(HEADER))
 
 
 def test_pieces_come_in_one_once_there_is_no_room_for_more(play: Callable[..., Any]) -> None:
-    """The kernel is asked once in a turn of events."""
+    """The library asks the kernel once per turn of events."""
     found = play("""
 server, client = connect()
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
@@ -178,7 +178,7 @@ tell(came=came)
 
 
 def test_nobody_waits_for_more_than_a_turn_of_those_who_go_on(play: Callable[..., Any]) -> None:
-    """Downloads of one client, of which each may always go on, and another client who asks something."""
+    """One client has many downloads that can always continue; another client sends a request."""
     found = play("""
 many = connect_many(40)
 one, asking = connect("127.0.0.3", IN)
@@ -197,13 +197,13 @@ for _ in range(20):
     one.recv(9); waited.append(between)
 tell(most=max(waited), least=min(waited))
 """)
-    # What the kernel was asked for before, and four times as many events without a question to it.
+    # The bound is one turn of events that the kernel gave before, and four turns without asking the kernel.
     assert 0 <= found["least"] <= found["most"] <= 5 * TURN
 
 
 @pytest.mark.nightly(besides=("plain",))
 def test_who_goes_on_and_on_leaves_the_clients_other_connections_their_turns(play: Callable[..., Any]) -> None:
-    """Defect: of 400 downloads of one client 16 went on for ever, and the others got nothing."""
+    """Defect: of one client's 400 downloads, 16 went on forever and the others got nothing."""
     found = play("""
 many = connect_many(60)
 told = dict.fromkeys(many, 0)
@@ -217,7 +217,7 @@ tell(least=min(told.values()), most=max(told.values()))
 
 
 def test_who_has_no_turn_is_held_no_longer_for_that(play: Callable[..., Any]) -> None:
-    """More go on than there are events for before the kernel is asked."""
+    """More connections can continue than events fit into the turns before the kernel is asked again."""
     found = play("""
 many = connect_many(40)
 while turn(): pass
@@ -233,7 +233,7 @@ tell(told=len(told), came=sum(there(many[fd][1]) == 4096 for fd in many.keys() -
 
 
 def test_who_was_told_without_the_kernel_waits_where_there_is_little_room(play: Callable[..., Any]) -> None:
-    """Pieces would go to the kernel one by one: a third of its buffer is free when it says so."""
+    """The kernel reports a socket writable if a third of its buffer is free, so pieces would be sent one by one."""
     found = play("""
 server, client = connect()
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
@@ -320,7 +320,7 @@ tell(told=told, said=said, asked=asked, right=got == b"".join(sent), quiet=quiet
 
 
 def test_the_last_of_pipelined_answers_arrives_with_all_before_it(play: Callable[..., Any]) -> None:
-    """Defect: the last header was held without room for it, and close() reset what the client had not read yet."""
+    """Defect: the library held the last header without room to send it; close() reset data the client had not read."""
     found = play("""
 def answered(answers):
     "Whether a client that reads late gets so many answers and one without a body, after which Squid closes."
@@ -356,7 +356,7 @@ tell(lost=[answers for answers in range(10, 25) if not answered(answers)])
 
 @pytest.mark.parametrize("meanwhile", ["", "os.dup(0)", "server, client_too = connect()"])
 def test_a_closed_connection_gets_the_rest_when_the_kernel_has_room(play: Callable[..., Any], meanwhile: str) -> None:
-    """Defect: it was reset, with what the kernel had already."""
+    """Defect: the connection was reset, which lost data that was already in the kernel."""
     found = play(f"""{NO_ROOM}
 os.close(server.detach())
 {meanwhile}
@@ -374,7 +374,10 @@ tell(all=got == b"".join(sent), said=said)
 
 
 def test_a_closed_connection_whose_client_takes_nothing_is_reset(tmp_path: Path, require: Any) -> None:
-    """After a minute, which is a second here: its client must not mistake what it has for all. Its epoll goes, too."""
+    """After a minute (a second here) the library resets, so that the client notices missing data.
+
+    It frees the epoll.
+    """
     require("root", "namespaces", "mptcp", "gcc")
     hasty = tmp_path / shim.TURNS
     flags = ("-std=gnu11", "-shared", "-fPIC", "-DREST_SECONDS=1", "-fvisibility=hidden", "-o", str(hasty))
@@ -396,7 +399,7 @@ tell(all=got == b"".join(sent), said=said, left=left)
 
 @pytest.mark.nightly(besides=("plain",))
 def test_all_that_was_written_comes_before_the_end(play: Callable[..., Any]) -> None:
-    """Connections are closed with something held, while the kernel has little room and clients are late."""
+    """The test closes connections with held data while the kernel has little room and clients read late."""
     found = play("""
 rng, right, ends = random.Random(1), 0, {}
 def finish(server, client, sent, got, closed):
@@ -449,7 +452,7 @@ tell(gone=bool(events & (select.EPOLLHUP | select.EPOLLERR)), said=said)
 
 
 def test_a_forked_child_sends_nothing_of_its_parents(play: Callable[..., Any]) -> None:
-    """Squid's children close what they inherited."""
+    """Squid's forked children close the descriptors that they inherited."""
     found = play("""
 server, client = connect()
 turn(); put(server, PIECE)
@@ -471,7 +474,7 @@ def test_a_loop_that_ends_leaves_nothing_behind(play: Callable[..., Any]) -> Non
 
 
 def test_the_next_connection_with_that_number_gets_nothing_of_the_last(play: Callable[..., Any]) -> None:
-    """The descriptor was closed where the library does not see it."""
+    """The descriptor is closed by a call that the library does not intercept."""
     found = play("""
 server, client = connect()
 turn(); put(server, PIECE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The preload library and epoll(7): who waits to write is told so without the kernel, if it is so."""
+"""Tests for the preload library and epoll(7): it reports a socket as writable without the kernel, if it is writable."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ tell(steps=steps)
 
 
 def test_what_is_sent_without_write_is_the_kernels_to_allow(play: Callable[..., Any]) -> None:
-    """Defect: GnuTLS sends by itself, found no room, and the download was cut off."""
+    """Defect: GnuTLS sends by itself, found no room in the socket, and the download was cut off."""
     found = play("""
 server, client = connect(IN)
 vain = 0
@@ -138,7 +138,7 @@ tell(vain=vain)
 
 
 def test_a_socket_that_connects_is_not_told_before_it_has(play: Callable[..., Any]) -> None:
-    """Its number was that of a connection to which all was written."""
+    """The socket reuses the number of a connection to which everything could be written."""
     found = play("""
 connect(IN)
 full = socket(AF_INET, SOCK_STREAM); full.bind(("127.0.0.1", 4000)); full.listen(0)
@@ -158,7 +158,7 @@ tell(same=last.fileno() == number, said=said, told=[turn().get(number) for _ in 
 
 
 def test_what_is_taken_back_in_the_same_turn_costs_nothing(play: Callable[..., Any]) -> None:
-    """As of an idle connection to an origin, which is used again."""
+    """An example is an idle connection to an origin that is used again."""
     found = play("""
 connect(IN)
 here, there = socketpair(); there.send(b"?")
@@ -204,7 +204,7 @@ tell(steps=steps)
 
 
 def test_no_more_than_four_times_a_turn_is_told_before_the_kernel_is_asked(play: Callable[..., Any]) -> None:
-    """And it is asked without waiting while there are more to be told."""
+    """While more sockets are to be reported, the kernel is asked without waiting."""
     found = play("""
 many = {}
 for _ in range(100):
@@ -239,7 +239,10 @@ tell(one=of_one, least=min(told.values()), most=max(told.values()))
 
 
 def test_a_copy_of_a_closed_descriptor_says_nothing_any_more(play: Callable[..., Any]) -> None:
-    """As a helper's that is just being started: it would be reported under a number that is another's by then."""
+    """A helper that is just being started holds such a copy.
+
+    Its event would carry a number that belongs to another socket.
+    """
     found = play("""
 connect(IN)
 here, there = socketpair(); loop.register(here, IN)
@@ -252,7 +255,7 @@ tell(got=turn())
 
 
 def test_what_is_no_clients_is_not_served_for_ever_either(play: Callable[..., Any]) -> None:
-    """Defect: an origin that took all that it was written kept the kernel from being asked for clients."""
+    """Defect: an origin that accepted everything kept the library from asking the kernel about clients."""
     found = play("""
 asking, client = connect(IN, "127.0.0.2")
 origin, other = socketpair(); origin.setblocking(False); loop.register(origin, OUT)
@@ -266,7 +269,7 @@ tell(turns=turns)
 
 
 def test_a_change_for_which_the_kernel_has_no_memory_is_told_again(tmp_path: Path, preloaded: Preloaded) -> None:
-    """Defect: it was never told, and Squid waited for an event for ever."""
+    """Defect: the change was never repeated, and Squid waited for an event forever."""
     full = tmp_path / "full.so"
     (tmp_path / "full.c").write_text(FULL)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(full), str(tmp_path / "full.c")], check=True)
@@ -286,7 +289,7 @@ tell(first=told[0], last=told[-1])
 
 
 def test_a_fault_in_the_library_is_reported(preloaded: Preloaded) -> None:
-    """Squid's handler closes its listeners, which took the lock that was held."""
+    """Squid's signal handler closes its listeners, which needed a lock that the interrupted code held."""
     found = playing(preloaded, SCENE)("""
 import ctypes
 server, client = connect(IN | OUT)

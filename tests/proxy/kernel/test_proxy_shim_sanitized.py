@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The preload libraries under the address and undefined-behaviour sanitizers, in a program that does as Squid does."""
+"""Tests for the preload libraries under the address and undefined-behaviour sanitizers, in a program like Squid."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_no_sanitizer_has_anything_to_say(tmp_path: Path, require: Callable[...,
     answer = subprocess.run(
         [
             *("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", "env"),
-            # The interpreter itself frees little at its end.
+            # The interpreter frees little memory when it exits.
             "ASAN_OPTIONS=detect_leaks=0",
             f"LD_PRELOAD={preload}",
             f"MPTCP_LISTEN_PORTS={ports}",
@@ -79,7 +79,7 @@ def test_no_sanitizer_has_anything_to_say(tmp_path: Path, require: Callable[...,
         check=False,
     )
     assert (answer.returncode, answer.stderr) == (0, "")
-    # The program that it starts as itself has the library again; another one has nothing of it.
+    # If the program starts itself again, the child has the library; another program has nothing of it.
     child, parent = map(json.loads, answer.stdout.splitlines())
     told = [[None, None, None], False, MPTCP, MPTCP, 6, MPTCP, MPTCP, 6, "again", "x"]
     assert child == told

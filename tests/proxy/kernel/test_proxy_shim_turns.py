@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The preload library and epoll(7): each client has its share of a turn, whatever the number of its connections."""
+"""Tests for the preload library and epoll(7): each client gets its share of a turn, however many connections it has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from preloading import Preloaded
 
 pytestmark = pytest.mark.kernel
 TURN = 4
-"""Events of clients in a turn, as shim/turns/turns.h has it."""
+"""Number of clients' events in a turn (shim/turns/turns.h)."""
 SCENE = """
 import collections, select, struct, threading, time
 listeners = {}
@@ -62,7 +62,7 @@ def test_without_the_word_all_that_is_ready_comes_at_once(play: Callable[..., An
 
 
 def test_each_connection_of_a_client_has_its_turn(play: Callable[..., Any]) -> None:
-    """None is served a second time before each was: what is not read stays ready."""
+    """No connection is served twice before each was served once: unread data keeps a socket ready."""
     found = play(f"""
 many = connect("127.0.0.2", {6 * TURN})
 served = collections.Counter()
@@ -94,7 +94,7 @@ tell(all=len(all_of_them), most=max(map(len, few)), least=min(map(len, few)),
 
 
 def test_no_more_clients_have_an_epoll_than_squid_keeps_descriptors_free(play: Callable[..., Any]) -> None:
-    """Defect: each had one, Squid was out of descriptors while it accepted, and never accepted again."""
+    """Defect: each client had an epoll, so that Squid ran out of descriptors in accept() and never accepted again."""
     found = play("""
 before = epolls()
 many = [fd for n in range(1, 201) for fd in connect(f"127.0.1.{n}", 2)]
@@ -109,7 +109,7 @@ tell(places=places, served=len(served), after=epolls() - before)
 
 @pytest.mark.parametrize("turns", ["fair", "kernel"])
 def test_a_program_out_of_descriptors_may_try_again(preloaded: Preloaded, turns: str) -> None:
-    """Defects: Squid takes EMFILE of accept(2) for the end of its listener, and tried again without a pause."""
+    """Defects: Squid took EMFILE of accept(2) for the end of its listener; and it tried again without a pause."""
     found = preloaded(
         SCENE
         + """
@@ -141,7 +141,7 @@ tell(said=list(said), paused=took > 0.05, then=listeners[3130].accept()[0].filen
 def test_an_upload_that_waits_pauses_no_turn_that_others_wait_for(
     play: Callable[..., Any], number: int, least: int, most: int
 ) -> None:
-    """Defect: a pause in each of the short turns was half of a worker's time (zero_read.c)."""
+    """Defect: a pause in each of the short turns took half of a worker's time (zero_read.c)."""
     found = play(f"""
 import resource
 [upload] = connect("127.0.0.2", 1)
@@ -182,14 +182,14 @@ waiting, accepted = [], []
 
 
 def test_where_many_wait_to_be_accepted_more_are_in_each_turn(play: Callable[..., Any]) -> None:
-    """Defect: one was, and what a client opened was waited for by all who came after it."""
+    """Defect: each turn accepted one connection, so that later clients waited for all connections of an earlier one."""
     found = play(f"""{ACCEPTING}
 come(42)
 asked = [accept() for _ in range(10)]
 come(1)
 tell(asked=asked, then=[accept(), accept(), accept()], accepted=len(accepted))
 """)
-    # Of the last eight five were in vain.
+    # Five of the last eight calls found no connection to accept.
     assert found == {"asked": [1, 2, 4, 8, 8, 8, 8, 8, 0, 0], "then": [1, 0, 0], "accepted": 43}
 
 
@@ -230,7 +230,7 @@ def test_without_the_word_a_listener_is_asked_once(play: Callable[..., Any], tur
 
 
 def test_a_descriptor_that_was_closed_is_no_clients_any_more(play: Callable[..., Any]) -> None:
-    """Its number is the next one's: of a connection to an origin, which waits for nobody."""
+    """The kernel reuses the number, for example for a connection to an origin, which takes part in no turns."""
     found = play("""
 before = epolls()
 many = connect("127.0.0.2", 100)
@@ -248,7 +248,7 @@ tell(epolls=[during - before, after - before], reused=len(again & set(many)) > 2
 
 
 def test_a_copy_of_a_closed_descriptor_says_nothing_any_more(play: Callable[..., Any]) -> None:
-    """As late_writes.c has of a connection: it would be reported under a number that is another's by then."""
+    """late_writes.c keeps such a copy. Its events would carry a number that now belongs to another connection."""
     found = play("""
 first, other = connect("127.0.0.2", 2)
 server, client = kept.pop(first)
@@ -281,7 +281,7 @@ tell(steps=[[event for _, event in step] if isinstance(step, list) else step for
     [
         ("2001:db8::1", "2001:db8::2:0:0:1", 1),
         ("2001:db8::1", "2001:db8:0:1::1", 2),
-        # All clients of a NAT64 have these 64 bits.
+        # All clients of a NAT64 share the first 64 bits, so count these by their IPv4 address.
         ("64:ff9b::192.0.2.1", "64:ff9b::198.51.100.9", 2),
     ],
 )
@@ -300,7 +300,7 @@ tell(clients=epolls() - before, got=len(turn()))
 
 
 def test_a_client_by_ipv4_is_the_same_at_a_listener_of_both(play: Callable[..., Any]) -> None:
-    """Squid's listener is of IPv6 and takes both: the client's address is ::ffff:127.0.0.2 there."""
+    """Squid's listener is an IPv6 socket for both families, where this client's address is ::ffff:127.0.0.2."""
     found = play("""
 listen("::", 3131, AF_INET6)
 before = epolls()
@@ -313,7 +313,7 @@ tell(clients=[same, epolls() - before], got=len(turn()))
 
 
 def test_a_forked_child_leaves_its_parents_turns_alone(play: Callable[..., Any]) -> None:
-    """Squid's children close what they inherited, and an epoll is the same one in both."""
+    """Squid's forked children close inherited descriptors, but parent and child share the same epoll."""
     found = play("""
 many = connect("127.0.0.2", 40)
 if (child := os.fork()) == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A name server that does not answer: how long a client waits for Squid to say so."""
+"""Tests for a name server that does not answer: how long a client waits until Squid reports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_lab.testbed.services import start_proxy
 pytestmark = pytest.mark.kernel
 SERVERS = ("127.0.0.8", "127.0.0.9")
 MOST = 14.0
-"""Seconds; dns_timeout is 8, and Squid looks at it when it would ask once more."""
+"""Seconds. dns_timeout is 8, but Squid checks it only when it would ask again."""
 
 
 @pytest.mark.nightly(besides=("fair-1",))

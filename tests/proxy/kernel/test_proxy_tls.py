@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""TLS in Squid, towards clients (https_port) and from a relay to its parent, with all that the preload library does."""
+"""Tests for TLS in Squid, towards clients (https_port) and from a relay to its parent, under the preload library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PORT, SIZE = 3129, 3_000_000
 
 
 def certificate(node: LiveNode) -> Path:
-    """Make one for the node's address that nobody else signed, with its key in the same file."""
+    """Make a self-signed certificate for the node's address, with its key in the same file."""
     address = node.service_address(4)
     path = node.directory / "tls.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={address}"]
@@ -46,7 +46,7 @@ def test_clients_of_a_tls_port_have_multipath_tcp_and_whole_answers(
         url = origin.url("file", port=443 if tunnel else 80)
         answer = fetch(client, url, by_tls, mptcp=True, tunnel=tunnel, options=insecure)
         assert (answer.status, answer.sha256) == (200, origin.digests["file"])
-    # Clients that go in mid-transfer, and then one that stays.
+    # These clients leave in mid-transfer; the last one stays.
     for _ in range(3):
         options = ("-m", "1", "--limit-rate", "500k", "-o", "/dev/null", *insecure)
         ended = client.run(curl(origin.url("file"), by_tls, mptcp=True, tunnel=False, options=options), check=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Squid's listeners for transparent proxying ("tproxy"), which need a capability in its workers."""
+"""Tests for Squid's listeners for transparent proxying ("tproxy"), whose workers need a capability."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ rules:
   - {name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}}
 """
 NET_BIND_SERVICE, NET_ADMIN = 1 << 10, 1 << 12
-"""linux/capability.h"""
+"""Capability masks of linux/capability.h."""
 PORT = 3129
 
 
 def capabilities(pid: int) -> int:
-    """Return those in force."""
+    """Return the effective capabilities."""
     (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("CapEff:"))
     return int(line.split()[1], 16)
 
@@ -66,7 +66,7 @@ def test_workers_have_the_capabilities_that_squid_alone_gives_them(
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     node, origin = testbed["proxy"], start_origin(testbed["origin"], {"file.bin": 100_000})
     started = start_proxy(node, configuration(node, f"workers {number}"))
-    count = number if number == 1 else number + 1  # several have a coordinator
+    count = number if number == 1 else number + 1  # several workers have a coordinator
     wait_until(lambda: len(workers(started.process)) == count, "all workers run")
 
     def in_force() -> set[int]:
@@ -90,7 +90,7 @@ def test_workers_have_the_capabilities_that_squid_alone_gives_them(
 
 
 def intercept(testbed: Testbed) -> None:
-    """Have the proxy on the way between client and site, both ways, and hand it what is for ports 80 and 443."""
+    """Route packets between client and site through the proxy, both ways, and redirect ports 80 and 443 to it."""
     core, proxy, origin = testbed["core"], testbed["proxy"], testbed["origin"]
     origin.run(["ip", "addr", "add", f"{SITE}/32", "dev", "lo"])
     core.run(["ip", "route", "add", f"{SITE}/32", "via", origin.service_address()])
@@ -106,7 +106,7 @@ def intercept(testbed: Testbed) -> None:
 
 
 def transparent(node: LiveNode) -> Path:
-    """Write what docs/transparent.md has."""
+    """Write the configuration of docs/transparent.md."""
     text = SQUID_CONFIG.read_text()
     for rule in ("!web_ports", "CONNECT !tunnel_ports", "!CONNECT !web_protocols"):
         assert text.count(f"http_access deny {rule}\n") == 1

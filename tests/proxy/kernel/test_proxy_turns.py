@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One client that is busy on hundreds of connections does not keep another waiting for all of them (fair_turns.c).
+"""Tests for fair turns (fair_turns.c): a client with hundreds of busy connections does not delay another client.
 
-How long the other's requests take is a matter of the machine, and measured by the experiment ``crowds``; here it is
-compared in one run with what they take where Squid serves all that is ready in the kernel's order.
+The experiment ``crowds`` measures the times, which depend on the machine. This test compares them in one run with the
+times when Squid serves events in the kernel's order.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mptcp_lab.testbed.topologies import with_second_client
 
 pytestmark = pytest.mark.kernel
 BUSY = 400
-"""Connections of one client; Squid serves one address on 800."""
+"""Number of one client's connections. Squid serves at most 800 of one address."""
 REQUESTS = 15
 PART = 0.25
-"""Of the median that the kernel's order gives, at the most. 0.06 was measured."""
-# Asks on each connection again as soon as it is answered, and tells how often each of them was.
+"""Largest share of the median in the kernel's order. 0.06 was measured."""
+# A client that repeats its request on each connection after each answer, and prints the smallest number of answers.
 CLIENT = """
 import selectors, socket, sys
 proxy, port, origin, count = sys.argv[1:]
@@ -58,8 +58,8 @@ while True:
         print(told, flush=True)
 """
 WAITING = 300
-"""Connections of one client that wait to be accepted."""
-# Asks once on each of its connections, and tells when each was answered.
+"""Number of one client's connections that wait to be accepted."""
+# A client that sends one request on each connection, and prints the times of the answers.
 ONCE = """
 import json, selectors, socket, sys, time
 proxy, port, origin, count = sys.argv[1:]
@@ -102,7 +102,7 @@ def serving(host: LiveNode, turns: str) -> Iterator[Proxy]:
 
 
 def beside(hosts: Testbed, proxy: Proxy, origin: Origin) -> float:
-    """Return the median of the other client's seconds, while each busy connection is answered again and again."""
+    """Return the median seconds of the other client's requests, while all busy connections are served repeatedly."""
     where = proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address(), str(BUSY)
     busy = hosts["others"].popen(python_command(CLIENT, *where), name="busy")
 
@@ -120,8 +120,10 @@ def beside(hosts: Testbed, proxy: Proxy, origin: Origin) -> float:
 
 
 def answered_before(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
-    """Return how many of one client's requests, on connections that wait to be accepted, are answered before another's
-    that came after all of these."""
+    """Return how many of a client's waiting requests are answered before another client's later request.
+
+    The requests wait on connections that the stopped worker has not accepted yet.
+    """
     where = proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address()
     [worker] = workers(proxy.process)
     asking = []
@@ -146,7 +148,7 @@ def is_said(process: Process, what: str) -> bool:
 
 
 def in_both_orders(hosts: Testbed, measure: Callable[[Testbed, Proxy, Origin], float]) -> tuple[float, float]:
-    """Return what *measure* says where clients take turns, and in the kernel's order."""
+    """Return the result of *measure* with fair turns, and in the kernel's order."""
     origin = start_origin(hosts["origin"], {"file": 1000})
     found = []
     for turns in ("fair", "kernel"):
@@ -157,7 +159,7 @@ def in_both_orders(hosts: Testbed, measure: Callable[[Testbed, Proxy, Origin], f
 
 
 def test_who_comes_after_many_new_connections_does_not_wait_for_all_of_them(hosts: Testbed) -> None:
-    """Defect: one connection was accepted in a turn, and all that were accepted before were served by then."""
+    """Defect: the library accepted one connection per turn, so all earlier ones were served before a new client."""
     fair, kernel = in_both_orders(hosts, answered_before)
     print(f"of {WAITING} requests {fair} are answered before, in the kernel's order {kernel}")
     assert fair < 0.75 * kernel

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Uploads that nobody reads: net.ipv4.tcp_rmem bounds the kernel memory that they hold, write_timeout for how long.
+"""Tests for uploads that nobody reads: tcp_rmem bounds the kernel memory that they hold, write_timeout their duration.
 
-docs/operator.md says both.
+docs/operator.md describes both settings.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from mptcp_lab.testbed.topologies import UNSHAPED
 pytestmark = pytest.mark.kernel
 UPLOADS, PORT = 60, 8081
 RECOMMENDED, SMALLER = 2 << 20, 512 << 10
-"""Bytes: the greatest receive buffer that docs/operator.md recommends, and one that has its effect as well."""
+"""Bytes: the largest receive buffer that docs/operator.md recommends, and a smaller one, to show its effect."""
 MOST, MOST_WITH_SMALLER = 2_500_000, 800_000
-"""Bytes of an upload with either: the buffer, and what comes until the client is told."""
+"""Largest bytes per upload with each: the buffer, and the data in flight until the client learns the window."""
 PATIENCE = 180.0
-"""Seconds for nothing more to come."""
+"""Seconds within which the received bytes must stop growing."""
 GIVEN_UP = 120.0
-"""Seconds until the kernels have given up what both ends have left: without a reset it is the minute of a client
-that is gone (docs/operator.md), and what is sent again."""
-# Takes connections, and nothing that comes on them.
+"""Seconds until the kernels have given up the remaining data of both ends.
+
+Without a reset this includes the minute for a vanished client (docs/operator.md) and retransmissions.
+"""
+# A server that accepts connections but reads nothing.
 SILENT = """
 import socket, sys, time
 listener = socket.create_server(("", int(sys.argv[1])), backlog=200)
 time.sleep(3600)
 """
-# Uploads as much as is taken.
+# A client that uploads as much as the proxy accepts.
 UPLOAD = """
 import selectors, socket, sys
 proxy, port, origin, count = sys.argv[1:]
@@ -58,7 +60,7 @@ while True:
 
 
 def held(node: LiveNode) -> int:
-    """Return the bytes of kernel memory that the proxy's connections of clients hold for what came in."""
+    """Return the bytes of kernel memory that received data occupies on the proxy's client connections."""
     listing = (
         node.run(["ss", kind, "state", "connected", "sport", "=", f":{PROXY_PORT}"]).stdout
         for kind in ("-Htnm", "-HMnm")
@@ -67,7 +69,7 @@ def held(node: LiveNode) -> int:
 
 
 def settled(node: LiveNode, unchanged: float) -> int:
-    """Return the same when nothing more has come for *unchanged* seconds."""
+    """Return these bytes when they have not grown for *unchanged* seconds."""
     most, since, deadline = 0, time.monotonic(), time.monotonic() + PATIENCE
     while time.monotonic() < min(since + unchanged, deadline):
         if (now := held(node)) > 1.01 * most:
@@ -79,7 +81,7 @@ def settled(node: LiveNode, unchanged: float) -> int:
 
 @pytest.fixture
 def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> tuple[LiveNode, ...]:
-    """Return client, proxy, and an origin that takes nothing."""
+    """Return client, proxy, and an origin that reads nothing."""
     require("squid", "gcc")
     testbed = make_testbed(UNSHAPED)
     client, proxy, origin = (testbed[name] for name in ("client", "proxy", "origin"))
@@ -95,17 +97,17 @@ def test_the_receive_buffers_maximum_bounds_what_unread_uploads_hold(hosts: Sequ
     found = {}
     for largest in (SMALLER, RECOMMENDED):
         with uploading(client, proxy, largest, where):
-            # Who sends may stand still on a busy machine.
+            # On a busy machine the sender may pause.
             found[largest] = settled(proxy, 15.0)
     print({largest: f"{size / UPLOADS / 1e6:.2f} MB each" for largest, size in found.items()})
     assert found[SMALLER] < UPLOADS * MOST_WITH_SMALLER
     assert found[RECOMMENDED] < UPLOADS * MOST
-    # It is this that bounds it: more is taken where there is more room.
+    # The buffer size is the limit: with a larger buffer, more data is accepted.
     assert found[RECOMMENDED] > 1.15 * found[SMALLER]
 
 
 def test_uploads_of_clients_that_are_gone_end_by_write_timeout(hosts: Sequence[LiveNode]) -> None:
-    """As shipped it is 5 minutes, and nothing else ends them before."""
+    """The shipped value is 5 minutes, and nothing else ends these uploads earlier."""
     client, proxy, origin = hosts
     where = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", "5")
     with uploading(client, proxy, RECOMMENDED, where, "write_timeout 5 seconds") as uploads:
@@ -122,7 +124,7 @@ def towards_origin(proxy: LiveNode) -> int:
 def uploading(
     client: LiveNode, proxy: LiveNode, largest: int, where: Sequence[str], *statements: str
 ) -> Iterator[Process]:
-    """Have the uploads, and a proxy with *statements* whose receive buffers grow to *largest* bytes."""
+    """Run uploads through a proxy with *statements* whose receive buffers grow to *largest* bytes."""
     with proxy.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {largest}"):
         serving = start_proxy(proxy, configuration(proxy, *statements))
         uploads = client.popen(python_command(UPLOAD, *where), name=f"uploads-{largest}")
@@ -131,6 +133,6 @@ def uploading(
             yield uploads
         finally:
             uploads.stop(60)
-            # Squid, which reads no more, would not learn that they are gone.
+            # Squid no longer reads and would not notice that the clients are gone.
             serving.process.stop(60)
         wait_until(lambda: held(proxy) == 0, "all is given up", timeout=GIVEN_UP)

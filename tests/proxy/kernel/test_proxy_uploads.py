@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Uploads through the proxy to an origin that is slower than the client."""
+"""Tests for uploads through the proxy to an origin that is slower than the client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_lab.testbed.services import Proxy, python_command, start_proxy, wait_
 
 pytestmark = pytest.mark.kernel
 SIZE = 16_000_000
-"""More than Squid's buffer for a request (client_request_buffer_max_size, 512 KB) and all socket buffers together."""
+"""Bytes: more than Squid's request buffer (client_request_buffer_max_size, 512 KB) and all socket buffers together."""
 SLOW_SINK = """
 import http.server, socket, sys, time
 class Sink(http.server.BaseHTTPRequestHandler):

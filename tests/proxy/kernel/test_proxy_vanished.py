@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clients that vanish: the proxy finds out, with a tunnel that is idle and with a download for which data wait."""
+"""Tests that the proxy notices vanished clients, with an idle tunnel and with a download whose data wait."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.kernel
 FILE, SIZE = "file.bin", 200_000_000
 PORT = 3129
 WRITING = 30
-"""Seconds without a byte that the client takes."""
+"""Seconds in which the client accepts no byte."""
 ASKED = "TcpExtTCPKeepAlive"
-"""How often the kernel has asked other ends whether they are there."""
+"""Counter of the keepalive probes that the kernel has sent."""
 SHORT = (f"http_port {PORT} tcpkeepalive=2,1,2", f"write_timeout {WRITING} seconds")
 TUNNEL = """
 import socket, sys, time
@@ -36,7 +36,7 @@ time.sleep(600)
 
 @contextmanager
 def silent(client: LiveNode) -> Iterator[None]:
-    """Nothing comes from the client, nothing reaches it."""
+    """Drop all packets from and to the client."""
     chains = "\n".join(f"chain {hook} {{\ntype filter hook {hook} priority 0\ndrop\n}}" for hook in ("input", "output"))
     table = f"table inet silence {{\n{chains}\n}}"
     with client.changed(["nft", table], ["nft", "delete", "table", "inet", "silence"]):
@@ -45,7 +45,7 @@ def silent(client: LiveNode) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def keepalive_times(require: Callable[..., None]) -> None:
-    """MPTCP sockets have not always had them."""
+    """Skip the test on older kernels, whose MPTCP sockets have no keepalive times."""
     require("mptcp")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as probe:
         try:
@@ -57,14 +57,14 @@ def keepalive_times(require: Callable[..., None]) -> None:
 @pytest.fixture
 def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
     require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")
-    # How long a connection without subflows waits for a new one; 60 seconds by default.
+    # Seconds that a connection without subflows waits for a new one; the default is 60.
     testbed["proxy"].run(["sysctl", "-qw", "net.mptcp.close_timeout=1"])
     start_proxy(testbed["proxy"], configuration(testbed["proxy"], *SHORT))
     return start_origin(testbed["origin"], {FILE: SIZE})
 
 
 def sockets(node: LiveNode, *expression: str) -> int:
-    """Return how many TCP sockets of *node*, in whatever state, ss(8) finds."""
+    """Return how many TCP sockets of *node* ss(8) finds for *expression*, without listening and TIME-WAIT ones."""
     listing = node.run(["ss", "-Htan", "exclude", "listening", "exclude", "time-wait", *expression]).stdout
     return len(listing.splitlines())
 
@@ -76,7 +76,7 @@ def start(testbed: Testbed, command: Sequence[str], port: int = PORT) -> Process
 
 
 def goes_on(client: LiveNode, process: Process) -> None:
-    """Wait until the download has got some more."""
+    """Wait until the download has received another megabyte."""
     before = client.interface_bytes("eth0").received
     wait_until(lambda: client.interface_bytes("eth0").received > before + 1_000_000, "it goes on", process=process)
 
@@ -114,7 +114,7 @@ def test_an_idle_tunnel_of_a_client_that_vanished_is_closed_and_one_of_a_living_
     proxy = testbed["proxy"]
     client = start(testbed, tunnel(testbed))
     asked = proxy.mib()[ASKED]
-    # Each subflow is given up after two questions without an answer.
+    # The kernel gives up a subflow after two unanswered probes.
     wait_until(lambda: proxy.mib()[ASKED] >= asked + 8, "both subflows are asked again and again", process=client)
     assert sockets(proxy, "dport", "=", ":443") == 1, "an idle client that answers is left alone"
     assert sockets(proxy, "sport", "=", f":{PORT}") == 2

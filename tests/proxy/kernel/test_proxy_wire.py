@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""MPTCP towards clients, plain TCP towards origins, the same bytes at both ends."""
+"""Tests on the wire: MPTCP towards clients, plain TCP towards origins, and the same bytes at both ends."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Scene:
     proxy: Proxy
 
     def fetch_counted(self, family: int, *, mptcp: bool, tunnel: bool) -> dict[str, int]:
-        """Download, check the bytes, and return by how much the proxy's and origin's MPTCP counters grew."""
+        """Download, check the bytes, and return the increase of the proxy's and the origin's MPTCP counters."""
         nodes = ("proxy", "origin")
         before = {name: self.testbed[name].mib() for name in nodes}
         url = self.origin.url(FILE, family=family, port=443 if tunnel else 80)
-        # Two seconds: on a busy machine the second subflow comes late.
+        # The download takes two seconds, because on a busy machine the second subflow joins late.
         slowly = ["--limit-rate", "3M"]
         got = fetch(self.testbed["client"], url, self.proxy.url(family), mptcp=mptcp, tunnel=tunnel, options=slowly)
         assert (got.status, got.size) == (200, SIZE)
@@ -44,7 +44,7 @@ class Scene:
 def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
     require("squid", "apache2", "curl", "mptcpize", "tcpdump", "gcc")
     origin = start_origin(module_testbed["origin"], {FILE: SIZE})
-    # Each request opens its connection to the origin, so that there is a SYN to look at.
+    # Each request opens a new connection to the origin, so that a SYN can be captured.
     node = module_testbed["proxy"]
     return Scene(module_testbed, origin, start_proxy(node, configuration(node, "server_persistent_connections off")))
 
@@ -69,7 +69,7 @@ def test_a_client_without_mptcp_is_served_by_tcp(scene: Scene, family: int, tunn
 @pytest.mark.parametrize("family", [4, 6])
 def test_the_client_has_two_subflows(scene: Scene, family: int) -> None:
     client = scene.testbed["client"]
-    # Two minutes: it is ended as soon as it was seen.
+    # The download would take two minutes; it is ended as soon as both subflows were seen.
     slow = ["--limit-rate", "50K", "-o", "/dev/null"]
     command = curl(
         scene.origin.url(FILE, family=family), scene.proxy.url(family), mptcp=True, tunnel=False, options=slow
@@ -90,7 +90,7 @@ def test_one_listener_takes_both_families(scene: Scene) -> None:
 def test_syns_to_the_origin_carry_no_mptcp_option(scene: Scene) -> None:
     testbed = scene.testbed
     origin, proxy = testbed["origin"], testbed["proxy"]
-    # Four connections from the clients, and four to the origin, which the proxy opens by the same device.
+    # Four connections come from the clients; four go to the origin, through the same device.
     with captured_syns(origin, "eth0", 8) as to_origin, captured_syns(proxy, "wan0", 16) as at_proxy:
         for family in (4, 6):
             scene.fetch_counted(family, mptcp=True, tunnel=False)
@@ -98,7 +98,7 @@ def test_syns_to_the_origin_carry_no_mptcp_option(scene: Scene) -> None:
 
     assert sorted(port for port, _ in to_origin) == [80, 80, 443, 443]
     assert not any(MPTCP_OPTION in kinds for _, kinds in to_origin)
-    # The same look at the other side does find the option, in every SYN of the client's.
+    # The capture on the client's side does contain the option, in every SYN.
     from_client = [kinds for port, kinds in at_proxy if port == PROXY_PORT]
     assert len(from_client) >= 4
     assert all(MPTCP_OPTION in kinds for kinds in from_client)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Several workers, helper children, and outgoing sockets that are bound to an address."""
+"""Tests for several workers, helper children, and outgoing sockets that are bound to an address."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_workers_serve_mptcp_and_use_plain_tcp(
 ) -> None:
     before = {name: module_testbed[name].mib() for name in ("proxy", "origin")}
     url = origin.url("file.bin", port=443 if tunnel else 80)
-    # Two seconds each: on a busy machine the second subflow comes late, perhaps later than the end.
+    # Each download takes two seconds, because on a busy machine the second subflow may join late.
     slowly = ["--limit-rate", "1M"]
     downloads = 0
 
@@ -73,7 +73,7 @@ def test_workers_serve_mptcp_and_use_plain_tcp(
         return module_testbed[name].mib()[counter] - before[name][counter]
 
     def joined() -> bool:
-        """Whether one more download had both its paths."""
+        """Return whether one more download used both paths."""
         nonlocal downloads
         downloads, joins = downloads + 1, grown("proxy", "MPTcpExtMPJoinAckRx")
         got = fetch(module_testbed["client"], url, proxy.url(), mptcp=True, tunnel=tunnel, options=slowly)
@@ -105,7 +105,7 @@ def test_helper_children_have_neither_the_libraries_nor_their_variables(proxy: P
         return [pid for worker in workers(proxy.process) for pid in children(worker)]
 
     def all_run() -> bool:
-        # Between fork(2) and execve(2) they are as their worker is.
+        # Between fork(2) and execve(2) a helper still looks like its worker.
         return len(helpers()) >= 2 * WORKERS and all(b"helper" in command(pid) for pid in helpers())
 
     wait_until(all_run, "the helpers of all workers run")
@@ -126,11 +126,12 @@ def test_as_shipped_there_is_one_for_each_processor_and_none_stays(
         started = start_proxy(node)
     finally:
         os.sched_setaffinity(0, may_use)
-    kids = count + (count > 1)  # and the coordinator
+    kids = count + (count > 1)  # the coordinator exists if there are several workers
     wait_until(lambda: len(workers(started.process)) == kids, "they run", process=started.process)
     wait_until(lambda: len(listening(node)) == count, "each listens", process=started.process)
     assert f"{count} worker{'s' * (count > 1)} (one for each processor)" in started.process.output()
-    # What they share, and where they meet: directories that only they see, and that are held here beyond their end.
+    # Keep the directories for shared memory and sockets open: only Squid's namespace has them, and they must be
+    # readable after its end.
     places = [os.open(f"/proc/{squid(started.process)}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")]
     try:
         assert all(os.listdir(place) for place in places) or count == 1
@@ -145,7 +146,7 @@ def test_as_shipped_there_is_one_for_each_processor_and_none_stays(
 def test_of_a_squid_that_was_killed_nothing_stays_but_what_is_anothers(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
-    """Squid removes its shared memory itself where it has the time."""
+    """Squid removes its shared memory itself only if it ends regularly."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = with_two_workers(node)
@@ -161,14 +162,14 @@ def test_of_a_squid_that_was_killed_nothing_stays_but_what_is_anothers(
     finally:
         for place in places:
             os.close(place)
-    # By itself: one that is told to stop ends well.
+    # Squid ended by itself, so the status is not 0, unlike after a requested stop.
     assert started.process.wait(60) != 0
 
 
 def test_what_another_user_has_put_there_keeps_it_from_starting_no_more(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
-    """Defect: Squid ended at each start, since it could make no file of the name and might not remove this one."""
+    """Defect: Squid ended at each start, because it could neither create nor remove the file of that name."""
     require("squid", "gcc")
     node = testbed["proxy"]
     config = configuration(node, "workers 2")
@@ -184,7 +185,7 @@ def test_what_another_user_has_put_there_keeps_it_from_starting_no_more(
 
 
 def with_two_workers(node: LiveNode) -> Proxy:
-    """Return a proxy both of whose workers listen."""
+    """Return a proxy whose two workers both listen."""
     started = start_proxy(node, configuration(node, "workers 2"))
     wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
     return started
@@ -195,7 +196,7 @@ def listening(node: LiveNode) -> list[str]:
 
 
 def test_a_port_that_a_reload_takes_away_is_closed(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Defect of Squid's own way: the coordinator kept its socket, and the kernel let in whom nobody accepted."""
+    """Defect in Squid: the coordinator kept its socket open, so the kernel accepted clients that nobody served."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = start_proxy(node, configuration(node, "workers 2", "http_port 3129"))
@@ -209,7 +210,7 @@ def test_a_port_that_a_reload_takes_away_is_closed(testbed: Testbed, require: Ca
 def test_the_number_is_that_of_the_start_whatever_a_reload_reads(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
-    """A worker that is started again reads the file: with another number in it, it would not meet the others."""
+    """A restarted worker reads the file. If it read another number of workers, it could not join the others."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = with_two_workers(node)
@@ -227,7 +228,7 @@ def test_the_number_is_that_of_the_start_whatever_a_reload_reads(
 def test_a_reload_gives_several_workers_nothing_that_each_would_have_for_itself(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:
-    """Defect: both workers got the rates, and one that was started again wrote over the other's cache."""
+    """Defect: each worker had the full rate, and a restarted worker overwrote the other one's cache."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = with_two_workers(node)

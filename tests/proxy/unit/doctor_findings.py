@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What holds for every finding of the doctor."""
+"""A requirement on every finding of the doctor."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from mptcp_common.findings import Finding, Status
 
 
 def is_complete(finding: Finding) -> bool:
-    """What is not as it should be says why it matters and what corrects it."""
+    """Return whether a finding that is not ok says why it matters and how to correct it."""
     return finding.status in (Status.OK, Status.UNSEEN) or bool(finding.why and finding.remedy)

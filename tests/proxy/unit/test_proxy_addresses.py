@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sets of addresses, against Python's own sets over few addresses."""
+"""Tests for sets of addresses, compared with Python's sets over few addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEW = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=6)
 
 
 def made(spans: list[tuple[int, int]]) -> tuple[Addresses, set[int]]:
-    """Return the same small addresses as ours and as a set."""
+    """Return the same small addresses in our class and as a Python set."""
     plain = {number for first, more in spans for number in range(first, first + more + 1)}
     parts = [Addresses(((first, first + more),)) for first, more in spans]
     return Addresses.union(parts), plain

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When Squid is told of this host's new addresses, with a host and a clock that are not real."""
+"""Tests for when Squid is told of the host's new addresses, with a fake host and a fake clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AFTER: frozenset[Network] = frozenset({ip_network("192.0.2.2/32")})
 
 
 class Told:
-    """What is shown of the addresses."""
+    """Records the reported trouble about the addresses."""
 
     text = ""
 
@@ -28,14 +28,14 @@ class Told:
 
 
 class Host:
-    """Its addresses, its clock, and what keeps Squid from reading its configuration."""
+    """A fake host: its addresses, its clock, and an obstacle that keeps Squid from reading its configuration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.trials, self.ends, self.obstacle = 1000.0, 0, 0, ""
         self.lasts = 0.0
-        """Seconds of a trial."""
+        """Seconds that a trial takes."""
         self.ready: float | None = None
-        """When the trial that is under way is over."""
+        """Time at which the running trial ends, or None."""
         self.installed: list[frozenset[Network]] = []
         self.told = Told()
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
@@ -67,7 +67,7 @@ class Host:
         self.ready = None
 
     def until(self, end: float) -> int:
-        """Go on to *end*, and return how often Squid was told."""
+        """Advance the clock to *end*, and return how often Squid was told."""
         told = 0
         while self.watch.due is not None and self.watch.due <= end:
             self.now = max(self.now, self.watch.due)
@@ -88,13 +88,15 @@ def test_squid_is_told_of_an_address_that_is_new(host: Host) -> None:
 
 
 def test_a_squid_that_would_end_is_told_when_it_can_read_its_configuration(host: Host) -> None:
-    """Defect: Squid ended with all its transfers where a name in squid.conf had no address while those of the host
-    changed; and the next start was refused for the same reason."""
+    """Defect: Squid ended with all transfers if a name in squid.conf had no address when the host's addresses changed.
+
+    And the next start was refused for the same reason.
+    """
     host.obstacle = "Squid would end at Bungled squid.conf line 3: acl own src office.example"
     assert host.until(1300.0) == 0
     assert host.installed == []
     assert host.told.text.startswith("Squid would end at Bungled squid.conf line 3: acl own src office.example; until")
-    # After 1, 3, 7, 15, 31, 63 seconds and each minute.
+    # Trials come after 1, 3, 7, 15, 31 and 63 seconds, then once a minute.
     assert host.trials == 9
     host.obstacle = ""
     assert host.until(1361.0) == 1
@@ -111,10 +113,10 @@ def test_changes_while_squid_would_end_have_it_tried_no_more_often(host: Host) -
 
 
 def test_trials_that_take_long_come_ever_more_seldom(host: Host) -> None:
-    """Defect: one that took the longest time was repeated at once, for ever."""
+    """Defect: a trial that took the longest allowed time was repeated at once, forever."""
     host.obstacle, host.lasts = "Squid does not read it within 60 s", 60.0
     host.until(2000.0)
-    # After pauses of 2, 4, 8, 16, 32, 60, 60 … seconds.
+    # The pauses are 2, 4, 8, 16, 32, 60, 60 … seconds.
     assert host.trials == 11
     assert host.told.text.startswith("Squid does not read it within 60 s; until")
 
@@ -122,7 +124,7 @@ def test_trials_that_take_long_come_ever_more_seldom(host: Host) -> None:
 def test_a_list_that_cannot_be_written_is_tried_each_second_and_squid_once_a_minute(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: it was tried after 2, 4, 8 … s, and there by a minute after there was room."""
+    """Defect: writing was tried after 2, 4, 8 … s, so that it succeeded up to a minute after the disk had room."""
     attempts = 0
 
     def full(*_: object) -> None:
@@ -146,7 +148,7 @@ def test_a_list_that_cannot_be_written_is_tried_each_second_and_squid_once_a_min
 
 
 def test_a_look_does_not_wait_for_a_trial(host: Host) -> None:
-    """Defect: the supervisor heard no signal for as long as name servers were waited for."""
+    """Defect: while name servers did not answer, the supervisor handled no signals."""
     host.lasts = 50.0
     assert host.until(1050.0) == 0
     assert host.under_way

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which published cures a Squid lacks, by its version; the page that has the same table."""
+"""Tests for which published fixes a version of Squid lacks, and for the page with the same table."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Listeners that Squid itself opens for Multipath TCP, where it knows how."""
+"""Tests for listeners that Squid itself opens for Multipath TCP, if it knows the option."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_doctor_says_who(squid: Squid, words: str) -> None:
 def test_squid_is_asked_for_the_option_if_it_has_the_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, status: int, known: bool
 ) -> None:
-    """A program that answers as Squid does where it knows the option, and where not."""
+    """A stub answers like a Squid that knows the option, and like one that does not."""
     asked = tmp_path / "asked"
     program = tmp_path / "squid"
     program.write_text(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One squid.conf for several versions of Squid."""
+"""Tests for using one squid.conf with several versions of Squid."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The command line."""
+"""Tests for the command line of mptcp-proxy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_turns_are_as_they_are_asked_for(
 def test_what_keeps_a_check_from_being_done_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: a Squid that waited for a name server longer than a minute gave a traceback."""
+    """Defect: a traceback came if Squid waited longer than a minute for a name server."""
     file, program = tmp_path / "squid.conf", tmp_path / "squid"
     file.write_text("http_port 3128\nhttp_access deny all\n")
     program.write_text("#!/bin/sh\n[ $# -gt 1 ] && exec sleep 600\necho 'Squid Cache: Version 5.7'\n")
@@ -70,7 +70,7 @@ def test_what_keeps_a_check_from_being_done_is_one_line(
 def test_output_that_cannot_be_written_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the command had done well, and the interpreter complained at its end."""
+    """Defect: the command had succeeded, but the interpreter complained at its end."""
     monkeypatch.setattr(shim, "library", lambda name: Path("/usr/lib", name))
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stdout", full)
@@ -81,7 +81,7 @@ def test_output_that_cannot_be_written_is_one_line(
 def test_a_start_that_is_interrupted_while_it_checks_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: Ctrl-C gave a traceback; with names of hosts and no name server the check takes more than a minute."""
+    """Defect: Ctrl-C gave a traceback. With host names and no name server, the check takes more than a minute."""
 
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
@@ -93,7 +93,7 @@ def test_a_start_that_is_interrupted_while_it_checks_is_one_line(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_check_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    """Defect: a copy of the configuration, with the passwords in it, stayed in /tmp."""
+    """Defect: a copy of the configuration, including its passwords, stayed in /tmp."""
     file, program, temporary = tmp_path / "squid.conf", tmp_path / "squid", tmp_path / "temporary"
     file.write_text("http_port 3128\nhttp_access deny all\n")
     program.write_text("#!/bin/sh\n[ $# -gt 1 ] && exec sleep 600\necho 'Squid Cache: Version 5.7'\n")

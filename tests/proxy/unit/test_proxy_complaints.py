@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What squid -k parse prints, turned into problems. The texts are Squid 5.7's own unless they say otherwise."""
+"""Tests for turning the output of squid -k parse into problems. The texts are Squid 5.7's unless noted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Squid = Callable[[Sequence[PhysicalLine]], str]
 
 
 def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
-    """A Squid that says *remarks* at the statements that begin with the key, and stops at a FATAL: Bungled."""
+    """Return a fake Squid that prints *remarks* at statements with that beginning, and stops at "FATAL: Bungled"."""
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]
@@ -48,7 +48,7 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
             ["/tmp/x(1): unrecognized: 'http_prot'"],
             "squid.conf:1: http_prot: there is no such directive; did you mean http_port?",
         ),
-        # Squid 6 and later write the place so, and quote the whole statement.
+        # Squid 6 and later write the place in this form and quote the whole statement.
         (
             "zzqx on",
             ["/tmp/x:1: unrecognized: 'zzqx on'"],
@@ -166,7 +166,7 @@ def test_statements_in_branches_that_are_never_taken_keep_the_places() -> None:
 
 
 def added(text: str, at: int = -1) -> Squid:
-    """A Squid that announces what it reads, and *text* among it."""
+    """Return a fake Squid that announces what it reads, and prints *text* in between."""
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = squid({})(lines).split("\n")
@@ -238,8 +238,10 @@ def test_it_ends_although_squid_never_likes_anything() -> None:
 
 
 def test_a_squid_that_takes_long_is_not_asked_again() -> None:
-    """Defect: each name of a host for which no name server answered took ten seconds, in which a supervisor that
-    reloads gives no sign of life: systemd waits for three minutes."""
+    """Defect: each host name without a name server took ten seconds.
+
+    During a reload the supervisor sent no watchdog message meanwhile, and systemd waits only for three minutes.
+    """
     asked = 0
     parse = squid({"acl": ["Bad host/IP", BUNGLED]})
 

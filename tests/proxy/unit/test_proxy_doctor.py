@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the doctor finds of kernel, libraries and Squid, fed with what hosts of all kinds would say."""
+"""Tests for the doctor's findings about kernel, libraries and Squid, with recorded output of various hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPENING = {"address": "192.0.2.1", "id": 3, "subflow": True}
         ([HEARD], {"*"}, OK, "192.0.2.1"),
         ([HEARD], {"192.0.2.7", "[2001:db8::1]"}, WARN, "192.0.2.1, where the proxy does not listen"),
         ([{**HEARD, "address": "2001:db8::1"}], {"[2001:db8::1]"}, OK, "2001:db8::1"),
-        # The proxy does not run.
+        # The proxy does not run, so no listener is known.
         ([HEARD], set(), OK, "192.0.2.1"),
         ([HEARD, OPENING], {"*"}, WARN, "opens subflows to its clients from 192.0.2.1"),
     ],
@@ -129,7 +129,7 @@ def test_settings_of_the_throttler(answer: Answer | None, status: Status, words:
 
 
 def test_settings_come_from_examples_that_are_there(tmp_path: Path) -> None:
-    """Defect: the remedy copied from conf/, which is in a checkout alone, and in the directory of no caller."""
+    """Defect: the remedy copied from conf/, which exists only in a checkout, and into the current directory."""
     packaged, checkout = gather._EXAMPLES
     assert all(path.is_file() for path in checkout)
     rules = (Path(__file__).parents[3] / "debian/rules").read_text()
@@ -162,13 +162,13 @@ ELSEWHERE = "listen_ports: [3129, 3130]\n"
 @pytest.mark.parametrize(
     ("head", "text", "words"),
     [
-        # As shipped, with another port in squid.conf.
+        # The throttler's settings are as shipped, but squid.conf has another port.
         (None, "", "/etc/squid.conf or an announced address has 3129, and the throttler looks at 3128 alone"),
         (HEAD, "", "/etc/squid.conf or an announced address has 3129, and the throttler looks at 3128 alone"),
         (None, ELSEWHERE, None),
-        # Of a version from before it told its ports.
+        # An older throttler does not report its ports.
         (HEAD, ELSEWHERE, None),
-        # It reads its settings when it starts, and has not been started since they were changed.
+        # The throttler read its settings at its start, and they were changed later.
         (
             HEAD | {"listen_ports": [3128]},
             ELSEWHERE,
@@ -180,7 +180,7 @@ ELSEWHERE = "listen_ports: [3129, 3130]\n"
 def test_a_port_at_which_the_throttler_does_not_look_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, head: dict[str, Any] | None, text: str, words: str | None
 ) -> None:
-    """Defect: with another port in squid.conf nothing was capped, and the doctor was content."""
+    """Defect: with another port in squid.conf nothing was capped, and the doctor reported no problem."""
     settings = tmp_path / "throttler.yaml"
     settings.write_text("interfaces: [wan0]\npolicy: policy.yaml\n" + text)
     answers = [Answer(0, "")]
@@ -250,7 +250,7 @@ def test_path_manager_limits(text: str, status: Status) -> None:
         ({"all": 1, "eth0": 2, "eth1": 0}, {"eth0", "eth1"}, ["eth1"]),
         ({"all": 2, "eth0": 1, "eth1": 1}, {"eth0", "eth1"}, []),
         ({"all": 0, "eth0": 1, "eth1.5": 1}, {"eth0", "eth1.5"}, ["eth0", "eth1.5"]),
-        # With one interface there is no other way that an answer could take.
+        # With one interface, answers cannot take another way.
         ({"all": 1, "eth0": 1}, {"eth0"}, []),
         ({"all": 0, "eth0": 0, "docker0": 1}, {"eth0", "eth1"}, []),
     ],
@@ -260,7 +260,7 @@ def test_reverse_path_filter(values: Mapping[str, int], interfaces: set[str], st
     assert finding.status is (WARN if strict else OK)
     assert is_complete(finding)
     for name in strict:
-        # sysctl(8) takes the dot in the name of a VLAN for a slash, and a slash for a dot.
+        # sysctl(8) swaps dots and slashes in names, so the dot of a VLAN is written as a slash.
         assert f"sysctl -w net.ipv4.conf.{name.replace('.', '/')}.rp_filter=2" in finding.remedy
     assert finding.remedy.count("sysctl -w") == len(strict)
 
@@ -372,7 +372,7 @@ def test_congestion_control_by_multipath(available: str, modules: str, status: S
 
 
 def test_interfaces_are_known_by_their_names_not_by_labels_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: eth0:1 counted as a second interface, and strict filtering on one with a label alone was not seen."""
+    """Defect: eth0:1 counted as a second interface, and strict filtering on one with only a label went unnoticed."""
 
     class Routes:
         def get_addr(self, family: int) -> list[dict[str, int]]:
@@ -390,7 +390,7 @@ def test_interfaces_are_known_by_their_names_not_by_labels_of_addresses(monkeypa
 
 
 def test_a_port_on_loopback_is_no_port_of_clients() -> None:
-    """Defect: one for the console's questions was told as one whose clients are not capped, for good."""
+    """Defect: the doctor permanently reported the console's loopback port as one whose clients are not capped."""
     said = ["http_port 3128", "http_port 127.0.0.1:3129", "http_port [::1]:3130", "http_port localhost:3131"]
     lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(said, 1))
     found = tuple(listeners(statements(lines, "n")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The doctor's line about paths that drop full-sized packets, by facts recorded of real ones."""
+"""Tests for the doctor's finding about paths that drop full-sized packets, with data recorded from real ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOST = STUCK.replace("bytes_retrans", "bytes_acked:6711456 bytes_retrans")
 OTHER = STUCK.replace("backoff:4 ", "").replace("42465", "1").replace("73df2208", "1234abcd").replace(
     "bytes_retrans", "bytes_acked:99999 bytes_retrans"
 )  # fmt: skip
-"""Another connection by the path."""
+"""Another connection over the same path."""
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ OTHER = STUCK.replace("backoff:4 ", "").replace("42465", "1").replace("73df2208"
         (FIRST + STUCK, WARN),
         (STUCK + FIRST.replace("::ffff:10.77.1.2", "fd77:1::2"), WARN),
         ("", OK),
-        (STUCK, OK),  # nothing came by the other one either
+        (STUCK, OK),  # nothing arrived over the other subflow either
         (FIRST, OK),
         (FIRST + LOST, OK),
         (FIRST + STUCK + OTHER, OK),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one client may take of this host, by what squid.conf, the kernel and nftables bound."""
+"""Tests for the doctor's bounds on what one client can use of the host, by squid.conf, kernel and nftables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_one_client_may_hold_is_compared_with_the_memory_here(
 
 
 def test_it_is_compared_with_what_all_tcp_of_the_host_may_have_too() -> None:
-    """Defect: 4.2 GB were "ok" on a host of 24 GB, whose kernel saves on every connection beyond 1.6 GB."""
+    """Defect: 4.2 GB were "ok" on a host of 24 GB, whose kernel saves memory on all connections beyond 1.6 GB."""
     sizes = (4096, 131072, 2097152)
     assert bounds.unread_uploads(1000, 2, sizes, 24 * GB, 5 * GB, "f").status is OK
     finding = bounds.unread_uploads(1000, 2, sizes, 24 * GB, 1_600_000_000, "f")
@@ -68,7 +68,7 @@ def test_how_many_connections_a_client_has_is_what_squid_conf_says_or_any_number
 
 
 def test_new_connections_that_nothing_bounds_are_a_warning_with_what_bounds_them() -> None:
-    """Defect: it said "ok"."""
+    """Defect: the doctor reported "ok"."""
     loaded, not_loaded, unknown = (
         bounds.new_connections(listed, Path("/x y/limit.nft")) for listed in ("table inet x {\n}\n", "", None)
     )

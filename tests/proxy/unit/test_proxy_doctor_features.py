@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the doctor finds by trying: what the throttler needs of the kernel, netfilter, the preload library."""
+"""Tests for the doctor's trials: the throttler's needs of kernel and netfilter, and the preload library."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_the_libraries_counted_is_said() -> None:
 def test_what_the_throttler_needs_of_the_kernel_works() -> None:
     findings = list(features.of_throttler(dict.fromkeys((*NEEDED, *UPLOADS))))
     assert [finding.status for finding in findings] == [OK] * 7
-    # Of a relay, where there is no throttler, nothing of it is tried.
+    # A relay has no throttler, so nothing of it is tried.
     assert list(features.of_throttler({"mptcp": None})) == []
 
 
@@ -75,7 +75,7 @@ def test_what_the_throttler_needs_of_the_kernel_works() -> None:
     ],
 )
 def test_what_it_needs_is_missed_by_name(feature: str, line: str, option: str, module: str) -> None:
-    """Defect: of IFB, socket diagnostics and packet sockets there was no line."""
+    """Defect: IFB, socket diagnostics and packet sockets had no finding."""
     results: dict[str, str | None] = {**dict.fromkeys((*NEEDED, *UPLOADS)), feature: "No such device"}
     findings = {finding.check: finding for finding in features.of_throttler(results)}
     found = findings.pop(line)
@@ -129,7 +129,7 @@ def test_shim(results: features.Results, error: str, status: Status, words: str)
     ],
 )
 def test_why_a_trial_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, reason: str) -> None:
-    """Defect: in place of what unshare said the doctor showed its command and exit status."""
+    """Defect: instead of unshare's message the doctor showed its command and exit status."""
     unshare = tmp_path / "unshare"
     unshare.write_text(f"#!/bin/sh\n{program}\n")
     unshare.chmod(0o755)
@@ -165,7 +165,7 @@ def test_the_probe_tells_reasons() -> None:
 def test_no_module_of_iptables_is_loaded_where_nftables_works(
     loaded: bool, nftables: str | None, tried: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the doctor loaded them, and the daemon took iptables at its next start."""
+    """Defect: the doctor loaded iptables modules, so that the daemon chose iptables at its next start."""
     asked: list[set[str]] = []
 
     def trial(module: str, features: list[str]) -> tuple[Results, str]:

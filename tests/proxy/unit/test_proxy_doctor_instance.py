@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the doctor finds of one instance: its configuration, its ports, its running service, its last reload."""
+"""Tests for the doctor's findings about one instance: configuration, ports, running service, last reload."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def test_who_is_handed_connections(rules: str | None, delivering: bool, status: 
 
 @pytest.mark.parametrize("role", list(Role))
 def test_a_port_on_which_nobody_listens_though_the_proxy_runs(role: Role) -> None:
-    """Defect: it was said to be free, and ok, whatever had become of Squid's workers."""
+    """Defect: the doctor reported the port as free and ok, although Squid's workers were gone."""
     (finding,) = host.ports(checked("http_port 3128"), [], frozenset({7}), True, role, frozenset({3128}))
     assert finding.status is FAIL
     assert finding.text == f"the {role.value} runs, and nobody listens on it"
     assert f"systemctl restart mptcp-{role.value}" in finding.remedy
     assert is_complete(finding)
-    # It was written into the file after the last reload; or nothing runs.
+    # The port was added to the file after the last reload, or nothing runs.
     (finding,) = host.ports(checked("http_port 3129"), [], frozenset({7}), True, role, frozenset({3128}))
     assert (finding.status, finding.text) == (OK, "free")
     (finding,) = host.ports(checked("http_port 3128"), [], frozenset(), True, role, frozenset({3128}))
@@ -115,12 +115,12 @@ def test_configuration() -> None:
     assert finding.status is FAIL
     assert finding.text == "squid.conf:3: via maybe: no, and 1 more"
     assert "mptcp-proxy check --config squid.conf" in finding.remedy
-    # A missing Squid has a line of its own.
+    # A missing Squid has a finding of its own.
     assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf", Role.PROXY).status is OK
 
 
 def test_what_only_root_may_read_of_it_is_no_fault() -> None:
-    """Defect: an ordinary user was told that the proxy refuses to start."""
+    """Defect: the doctor told an ordinary user that the proxy refuses to start."""
     denied = Problem('acl a src "/etc/list": Can not open file /etc/list for reading', "squid.conf", 3)
     good = checked("via on", problems=(denied,))
     assert host.hidden(good, lambda name: name == "/etc/list") == "/etc/list"
@@ -130,7 +130,7 @@ def test_what_only_root_may_read_of_it_is_no_fault() -> None:
 
 
 def test_what_the_unit_cannot_open_is_told() -> None:
-    """Defect: it was good, for root who asked can open it."""
+    """Defect: the doctor, run by root, accepted the file because root can open it."""
     odd = Problem("strange", "relay.conf", 4, warning=True)
     unseen = Problem("include /root/x: mptcp-relay.service does not see it", "relay.conf", 3, "elsewhere", warning=True)
     good = checked("via on", problems=(odd, unseen, NO_SQUID))
@@ -139,7 +139,7 @@ def test_what_the_unit_cannot_open_is_told() -> None:
     assert finding.text == f"relay.conf:3: {unseen.text} (allowed: elsewhere), and 1 more"
     assert finding.remedy == "mptcp-proxy check --role relay --config relay.conf"
     assert is_complete(finding)
-    # What it refuses comes first.
+    # A problem for which the proxy refuses to start comes first.
     bad = replace(good, problems=(Problem("no", "relay.conf", 9), unseen), of_unit=(unseen,))
     assert host.configuration(bad, "relay.conf", Role.RELAY).status is FAIL
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The doctor's line about paths from which squid.conf lets nobody in."""
+"""Tests for the doctor's finding about paths whose clients squid.conf does not let in."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def told(*lines: str, policy: str = POLICY) -> list[tuple[Status, str]]:
 
 
 def test_networks_that_the_shipped_rules_do_not_let_in() -> None:
-    """Defect: clients of the policy page's own example got 403, and nothing said why."""
+    """Defect: clients of the policy page's own example got 403, without any explanation."""
     ((status, text),) = told(*SHIPPED.read_text().splitlines())
     assert status is Status.WARN
     assert "100.64.0.0/10 (path lte), 2001:db8:1::/48 (path lte)" in text
     assert "acl clients src 100.64.0.0/10 2001:db8:1::/48;" in text
-    # What it advises is a cure.
+    # The advised lines solve the problem.
     more = "acl clients src 100.64.0.0/10 2001:db8:1::/48"
     ((status, _),) = told(
         *SHIPPED.read_text().replace("acl clients src fc00", f"{more}\nacl clients src fc00").splitlines()
@@ -53,7 +53,7 @@ def test_networks_that_the_shipped_rules_do_not_let_in() -> None:
         [CLIENTS, "acl known proxy_auth REQUIRED", ALLOW, "http_access allow known", DENY],
         [CLIENTS, "acl known srcdomain .example.org", ALLOW, "http_access allow known", DENY],
         [CLIENTS, "acl web port 80", ALLOW, "http_access allow web", DENY],
-        # The opposite of the last rule.
+        # Squid's implicit last rule is the opposite of the last one.
         [CLIENTS, "acl bad port 25", ALLOW, "http_access deny bad"],
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The doctor's checks of a relay, fed with what hosts of all kinds would say."""
+"""Tests for the doctor's checks of a relay, with recorded output of various hosts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_limit(subflows: int | None, status: Status, words: str) -> None:
     [
         (None, (0, 0), False, OK, []),
         ("0", (0, 0), False, OK, []),
-        # What was is over.
+        # The kernel had given up MPTCP, but this is over.
         ("0", (2, 30), False, OK, []),
         ("3600", (0, 0), False, WARN, ["is 3600", "not in force", "sysctl -w net.mptcp.blackhole_timeout=0"]),
         ("3600", (2, 30), False, WARN, ["not in force", "MPTcpExtBlackhole 2", "30 connections"]),
@@ -97,7 +97,7 @@ def test_a_parent_is_not_blamed_for_what_the_kernel_has_given_up() -> None:
             ["none", "endpoint add 10.77.1.2 dev eth0 subflow && ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow"],
         ),
         ([ETH], FAIL, ["10.77.1.2 on eth0", "ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow"]),
-        # Two addresses of one interface are one uplink.
+        # Two addresses of one interface count as one uplink.
         ([ETH, ETH6], FAIL, ["two interfaces are needed"]),
         ([ETH, WLAN, Uplink("10.0.0.9", "")], FAIL, ["no interface has the address of the endpoint 10.0.0.9"]),
     ],
@@ -114,7 +114,7 @@ def test_no_endpoint_is_advised_that_the_gateway_holds_back(monkeypatch: pytest.
 
 
 def test_a_lost_endpoint_is_removed_by_its_id() -> None:
-    """Defect: "delete id 0 ADDRESS" removed nothing: 0 stands for the first subflow, and is no endpoint's."""
+    """Defect: "delete id 0 ADDRESS" removed nothing, because id 0 means the first subflow, not an endpoint."""
     lost = [Uplink("10.0.0.9", "", id=3), Uplink("2001:db8::9", "", id=7)]
     assert relay.uplinks([ETH, *lost], [ETH, WLAN]).remedy.split("; ") == [
         "ip mptcp endpoint delete id 3",
@@ -130,7 +130,7 @@ def test_a_lost_endpoint_is_removed_by_its_id() -> None:
         (
             [(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "eth0")],
             FAIL,
-            # Table 101 is somebody's.
+            # Table 101 belongs to somebody else.
             [
                 "10.77.2.2 (wlan0) to 192.0.2.1: by eth0",
                 "via 10.77.2.1 dev wlan0 table 102 && ip -4 rule add from 10.77.2.2",
@@ -138,7 +138,7 @@ def test_a_lost_endpoint_is_removed_by_its_id() -> None:
         ),
         ([(ETH6, "2001:db8::1", "")], FAIL, ["no route", "ip -6 rule add from fd77:1::2 table 102"]),
         ([(Uplink("10.0.0.9", "usb0"), "192.0.2.1", "eth0")], FAIL, ["via GATEWAY dev usb0"]),
-        # A rule would change nothing.
+        # A rule would change nothing here.
         (
             [(Uplink("10.77.2.2", "wlan0", id=3, bound="eth0"), "192.0.2.1", "eth0")],
             FAIL,
@@ -188,7 +188,7 @@ def test_parents(attempts: list[Attempt], error: str, status: Status, words: str
 
 
 def test_what_is_advised_for_a_parent_takes_its_address_without_brackets() -> None:
-    """Defect: ping and getent know no [2001:db8::1]."""
+    """Defect: the remedy passed [2001:db8::1] to ping and getent, which do not accept brackets."""
     assert relay.parent("[2001:db8::1]:3128", [GOOD, DEAD]).remedy == "ping 2001:db8::1"
     assert relay.parent("[2001:db8::1]:3128", [], "no answer").remedy == "getent ahosts 2001:db8::1"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What of a configuration cannot be judged."""
+"""Tests for the parts of a configuration that the check cannot judge."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DOUBTFUL = [
     ["acl c src 10.1.0.0-10.0.0.0"],
     ["acl c src fd00::/8/8"],
     ['acl c src "/nonexistent/clients" 10.0.0.0/8'],
-    # A name that is another one in some processes, or for Squid, which keeps 62 bytes.
+    # A name that differs between processes, or for Squid, which keeps only 62 bytes.
     ["acl a${process_number} src all"],
     ["http_access allow a${process_number}"],
     ['acl a src "/etc/clients-${process_name}"'],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which IPv4 addresses stand in addresses of IPv6: each way's by the standard library, or by its own picture (RFC)."""
+"""Tests for IPv4 addresses within IPv6 addresses, compared with the standard library or with the RFC's layout."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _V4 = st.integers(0, (1 << 32) - 1)
 
 
 def _written(v4: int) -> list[tuple[int, IPv6Address]]:
-    """Return one address of each way with *v4* in it, by the number of the way."""
+    """Return an address of each scheme that contains *v4*, with the number of the scheme."""
     local = int(IPv6Address("64:ff9b:1::"))
     return [
         (0, IPv6Address(0x2002 << 112 | v4 << 80)),
         (1, IPv6Address(int(IPv6Address("64:ff9b::")) | v4)),
         (2, IPv6Address(int(IPv6Address("2001:0:102:304::")) | (v4 ^ 0xFFFFFFFF))),
-        # RFC 6052, 2.2: 16 bits and 16 behind the octet that is zero, 8 and 24, 32 behind it, 32 at the end.
+        # RFC 6052, 2.2: 16 bits before and 16 behind the zero octet; 8 and 24; 32 behind it; 32 at the end.
         (3, IPv6Address(local | v4 >> 16 << 64 | (v4 & 0xFFFF) << 40)),
         (4, IPv6Address(local | 0xAB << 72 | v4 >> 24 << 64 | (v4 & 0xFFFFFF) << 32)),
         (5, IPv6Address(local | 0xABCD << 64 | v4 << 24)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What clients reach of the host, and which rule lets them."""
+"""Tests for the check of what clients can reach on the host, and which rule allows it."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_each_missing_protection_is_a_warning(missing: str) -> None:
     others = [line for name, part in PARTS.items() if name != missing for line in part]
     (text,) = exposed(*SHIPPED, *others, *LET_IN)
     assert missing in text
-    # A rule behind the one that lets clients in protects nothing.
+    # A deny rule after the rule that lets clients in has no effect.
     (text,) = exposed(*SHIPPED, *others, *LET_IN, *PARTS[missing])
     assert missing in text
-    # Neither does one that holds in some processes, or for some requests.
+    # Neither has a rule that applies only in some processes, or to some requests.
     conditional = ["if ${process_number} = 1", *PARTS[missing], "endif"]
     (text,) = exposed(*SHIPPED, *others, *conditional, *LET_IN)
     assert missing in text
@@ -81,7 +81,7 @@ def test_what_goes_to_a_peer_alone_exposes_nothing_of_this_host() -> None:
     for more in (
         [],
         ["never_direct allow other"],
-        ["never_direct allow page other"],  # of which some go directly
+        ["never_direct allow page other"],  # some of these requests go directly
         ["never_direct deny clients", "never_direct allow page"],
         ["never_direct allow page", "always_direct allow clients"],
         ["if ${process_number} = 1", "never_direct allow page", "endif"],
@@ -100,7 +100,7 @@ def shipped(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ["squid.conf", "relay-squid.conf"])
 @pytest.mark.parametrize("missing", ["to_metadata", "to_embedded"])
 def test_each_address_of_a_clouds_metadata_is_missed_in_what_is_shipped(name: str, missing: str) -> None:
-    """Defect: Azure's and Oracle's were in neither list, so that any client could ask them through the proxy."""
+    """Defect: Azure's and Oracle's addresses were in neither list, so any client could reach them through the proxy."""
     lines = shipped(name)
 
     def said(lines: list[str]) -> list[str]:
@@ -112,7 +112,8 @@ def test_each_address_of_a_clouds_metadata_is_missed_in_what_is_shipped(name: st
     taken = 0
     for number, line in enumerate(lines):
         for address in line.split() if line.startswith(f"acl {missing} dst ") else ():
-            # Of NAT64's forms; the others are refused wholly, or stand beside.
+            # Of NAT64's forms, only these are single addresses; the others are denied as a whole, or are in another
+            # list.
             if address[0] in "16f" and address not in ("64:ff9b::/104", "64:ff9b:1::/48"):
                 without = line.replace(f" {address}", " 192.0.2.1")
                 (text,) = said([*lines[:number], without, *lines[number + 1 :]])
@@ -223,7 +224,7 @@ BY_PROXY_PROTOCOL = "http_port 3129 require-proxy-header"
     ],
 )
 def test_who_is_believed_to_come_from_this_host_is_a_client(before: list[str], rule: str) -> None:
-    """Defect: whoever wrote 127.0.0.1 into a header saw the status pages, and nothing warned of it."""
+    """Defect: a client that put 127.0.0.1 into a header saw the status pages, and no warning mentioned it."""
     believed = [*before, rule, *(["endif"] if before and before[0].startswith("if ") else [])]
     (text,) = exposed(*ALL, *believed)
     assert text == (
@@ -267,6 +268,6 @@ def test_who_is_believed_reaches_what_a_rule_for_this_host_lets_in() -> None:
     ],
 )
 def test_a_list_of_this_host_and_of_others_whom_no_address_shows_is_not_for_this_host(known: list[str]) -> None:
-    """Defect: such a list was taken for one of this host alone, and nothing was said of what it opens."""
+    """Defect: such a list counted as containing only this host, and what it opens was not reported."""
     (text,) = exposed(*known, "acl us any-of localhost known", "http_access allow us", "http_access deny all")
     assert text.startswith("http_access allow us: no rule before this one denies loopback addresses")

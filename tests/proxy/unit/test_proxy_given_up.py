@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether the kernel has given up Multipath TCP: read from its counters, and told once for each time."""
+"""Tests for noticing that the kernel has given up Multipath TCP, from its counters, with one report each time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_relay_says_so_once_for_each_time(
 
     parents.Follower(Places("mptcprelay"), look=look).start([])
     deadline = time.monotonic() + 60
-    while looked <= len(counts):  # the last one has been acted on
+    while looked <= len(counts):  # the last count has been handled
         assert time.monotonic() < deadline
         time.sleep(0.001)
     said = [line for line in capsys.readouterr().err.splitlines() if "given up" in line]

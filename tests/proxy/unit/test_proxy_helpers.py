@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which access rules are those of an open proxy: helper programs, and what Squid is told of a client's address."""
+"""Tests for the open-proxy check: helper programs, and the client address that Squid is told by others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mptcp_proxy.configuration.access import open_proxy_problems
 
 OWN_AND_US = ["acl own src 10.0.0.0/8", "acl ok all-of own us"]
 OPEN = [
-    # By an address that a client claims it has a network's number and a name, and a helper knows it.
+    # A client can claim an address. Its AS number and its name, or a helper that knows it, then let the client in.
     *(
         [*believed, *known, "http_access allow ok", "http_access deny all"]
         for believed in (
@@ -26,7 +26,7 @@ OPEN = [
             ["external_acl_type who %>A /bin/helper", "acl ok external who"],
         )
     ),
-    # Helpers are told the address for the log, whatever the rules see.
+    # Helpers always get the address that is logged, even if rules use the other one.
     [
         "acl_uses_indirect_client off",
         "follow_x_forwarded_for allow all",
@@ -47,13 +47,13 @@ OPEN = [
         "http_access allow named",
         "http_access deny all",
     ],
-    # This helper is told what is asked for, and not by whom.
+    # This helper gets only the destination, not the client.
     ["external_acl_type where ttl=60 %DST /bin/helper", "acl ok external where", "http_access allow ok"],
     ["external_acl_type where %DST /bin/helper", "acl ok external -- where", "http_access allow ok"],
     *(
         [f"external_acl_type where {said}", "acl ok external where", "http_access allow ok"]
         for said in (
-            # What stands behind the helper are its arguments.
+            # Codes behind the helper's path are its arguments, not its input.
             "%DST /bin/helper %SRC",
             "ttl=60 ipv4 /bin/helper %SRC",
             "%#ru /bin/helper",
@@ -61,12 +61,13 @@ OPEN = [
             "%>p %http::ru /bin/helper",
             "%IDENT %ui /bin/helper",
             "/bin/helper",
-            # A code is a word: Squid ends at two in one, or at a sign of percent before it.
+            # A code must be a word of its own: Squid ends with an error at two codes in one word, or at "%" before a
+            # code.
             "%DST:%SRC /bin/helper",
             "%%SRC /bin/helper",
-            # A part of it: its first figure.
+            # Only the first digit of the address.
             "%.1SRC /bin/helper",
-            # Fields of what is asked for, and fields in which anybody says what he likes.
+            # Headers of the request, which any client can set to any value.
             "%>ha{Host} /bin/helper",
             "%>{Referer} /bin/helper",
             "%{Accept-Language:;en}>h /bin/helper",
@@ -83,14 +84,14 @@ OPEN = [
                     "Remote-Addr",
                 )
             ),
-            # What another helper has answered, or nobody.
+            # The result of another helper, or of none.
             "%EXT_USER /bin/helper",
             "%EXT_TAG %ea /bin/helper",
             "%un /bin/helper",
             "%{user}note /bin/helper",
         )
     ),
-    # What a helper answers that is told where to, and not for whom.
+    # The result of a helper that gets only the destination, not the client.
     [
         "external_acl_type where %DST /bin/helper",
         "acl ok external where",
@@ -123,7 +124,7 @@ OPEN = [
             ["auth_param basic program /bin/passwords", "external_acl_type who %SRC /bin/helper"],
         )
     ),
-    # Each is told what the other one says.
+    # Each helper gets only the other one's result.
     [
         "external_acl_type one %EXT_USER /bin/helper",
         "external_acl_type other %EXT_TAG /bin/helper",
@@ -132,7 +133,7 @@ OPEN = [
         "http_access allow ok fine",
         "http_access deny all",
     ],
-    # Who has not logged in has the name that his own identd says; notes may be of anybody.
+    # The name of a client without login comes from its own identd; notes may come from anywhere.
     *(
         [
             "auth_param basic program /bin/passwords",
@@ -152,7 +153,7 @@ OPEN = [
             ("%note{clt_conn_tag}", "url_rewrite_program /bin/rewriter"),
         )
     ),
-    # Programs that take anybody: any password, and any address.
+    # Helpers that accept any password, or any address.
     *(
         [f"auth_param {program}", "acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all"]
         for program in (
@@ -203,7 +204,7 @@ CLOSED = [
         "http_access allow ok",
         "http_access deny all",
     ],
-    # It asks for a password first.
+    # This helper gets the login, so Squid asks for a password first.
     [
         "external_acl_type session concurrency=200 %LOGIN /usr/lib/squid/ext_session_acl -t 7200",
         "acl session external session",
@@ -240,7 +241,7 @@ CLOSED = [
             "%SRCEUI64",
         )
     ),
-    # All that answer are told of the client, by others at least.
+    # Each result in the input comes from a helper that gets the client's address or credentials.
     *(
         [
             f"external_acl_type who {told} /bin/helper",
@@ -272,7 +273,7 @@ CLOSED = [
         "http_access deny !ok",
         "http_access allow named",
     ],
-    # Nobody gives names.
+    # No helper ever supplies a user name, so this rule matches nobody.
     ["acl named ext_user REQUIRED", "http_access allow named", "http_access deny all"],
     *(
         [*settings, "follow_x_forwarded_for allow all", *known, "http_access allow ok", "http_access deny all"]
@@ -305,7 +306,7 @@ def test_helpers_that_know_who_a_client_is(texts: list[str]) -> None:
 
 
 def test_a_helper_is_known_by_a_name_in_a_file(tmp_path: Path) -> None:
-    """Defect: one that is told nothing of the client was taken for one that knows who it is."""
+    """Defect: the check took a helper that gets nothing about the client for one that identifies it."""
     name = tmp_path / "helper"
     name.write_text("where\n")
     rules = ("external_acl_type where %DST /bin/helper", f'acl ok external "{name}"', "http_access allow ok")
@@ -313,7 +314,7 @@ def test_a_helper_is_known_by_a_name_in_a_file(tmp_path: Path) -> None:
 
 
 def test_a_helper_that_spoils_what_others_answer_is_named() -> None:
-    """One that looks at addresses of pages, say, and never names a user."""
+    """Such a helper classifies page addresses, for example, and never names a user."""
     texts = [
         "external_acl_type cat %URI /bin/categories",
         "external_acl_type ipu %SRC /bin/users",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Files that are installed."""
+"""Tests for the files that the proxy installs at its start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_proxy.places import Places
 
 
 class Here(Places):
-    """Places below a directory of the test's."""
+    """Places below a directory of the test."""
 
     directory: Path
 
@@ -61,7 +61,7 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644, "lists": 0o755}
     assert modes.pop("error-pages") == 0o755
     assert modes == {"squid.conf": 0o640, **others}
-    # Squid takes it for a template, in which this begins a code.
+    # Squid takes the file for a template, in which "%" begins a code.
     assert "%" not in places.check_page_missing.read_text()
     pages = list(places.error_pages.iterdir())
     assert {path.stat().st_mode & 0o777 for path in pages} == {0o644}
@@ -71,7 +71,7 @@ def test_files_are_installed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_squids_own_pages_stand_beside_ours(tmp_path: Path) -> None:
-    """Squid complains of each of its names that is not there. A check page is named where there is one."""
+    """Squid complains about each of its page names that is missing. Our pages link to the check page if it exists."""
     for name in ("ERR_DNS_FAIL", "ERR_NEW"):
         (tmp_path / name).write_text("Squid's own")
     plain = dict(error_pages(with_check_page=False, squids_own=tmp_path / "none"))
@@ -81,7 +81,7 @@ def test_squids_own_pages_stand_beside_ours(tmp_path: Path) -> None:
     assert all(
         (CHECK_PAGE.encode() in found[name], CHECK_PAGE.encode() in plain[name]) == (True, False) for name in plain
     )
-    # A percent sign begins a code: one that Squid does not know ends it.
+    # "%" begins a code in these templates, and an unknown code ends the page.
     assert {code for page in plain.values() for code in re.findall(rb"%.", page)} == {b"%H", b"%c", b"%T"}
 
 
@@ -100,7 +100,7 @@ def test_a_library_that_ld_preload_cannot_name_is_copied(tmp_path: Path, name: s
 
 
 def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
-    """Defect: of a reload that was refused, for there was no room for its last file, the first one was in force."""
+    """Defect: if a reload was refused because the last file had no room, the first file was already in force."""
     first = tmp_path / "squid.conf"
     first.write_text("in force")
     with pytest.raises(OSError, match="No such file"):
@@ -113,7 +113,7 @@ def test_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
 def test_what_has_the_names_of_what_workers_share_is_removed_whatever_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: a file that any user had made in /dev/shm by such a name kept Squid from starting."""
+    """Defect: any user's file of such a name in /dev/shm kept Squid from starting."""
     for name in ("WORKER_SOCKETS", "SHARED_MEMORY"):
         monkeypatch.setattr(installation, name, tmp_path)
     (tmp_path / "n-cf__metadata.shm").touch()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Addresses that come and go do not have Squid read its configuration each time."""
+"""Tests that addresses that come and go do not make Squid read its configuration each time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_one_that_was_there_for_long_stays_as_long_after_it_went() -> None:
 
 
 def reloads(every: float, until: float) -> list[float]:
-    """Return when Squid is told, where another address is there *every* so many seconds."""
+    """Return the times at which Squid is told, if a new address appears every *every* seconds."""
     spacing, told, wanted, now = Spacing(2.0, 60.0, 60.0), list[float](), -1.0, 0.0
     while now < until:
         if now % every == 0:
@@ -55,7 +55,7 @@ def reloads(every: float, until: float) -> list[float]:
 
 @pytest.mark.parametrize(("every", "most"), [(1.0, 65), (5.0, 65), (20.0, 65), (50.0, 75)])
 def test_distinct_addresses_that_come_again_and_again_are_told_ever_more_seldom(every: float, most: int) -> None:
-    """Defect: each of them was told, one each second; Squid refuses clients for a moment each time."""
+    """Defect: Squid was told of each address, once a second, and refuses clients for a moment each time."""
     told = reloads(every, 3600.0)
     assert told[0] == 0.0
     assert len(told) <= most
@@ -70,7 +70,7 @@ def test_after_a_quiet_time_an_address_is_told_at_once_again() -> None:
         spacing.done(now)
     assert spacing.interval == 32.0
     assert spacing.earliest(36.0) == 67.0
-    # A rest of twice the interval.
+    # This comes after a pause of twice the interval, which resets the interval.
     spacing.done(99.0)
     assert spacing.interval == 2.0
     assert reloads(120.0, 1000.0) == [0.0, 120.0, 240.0, 360.0, 480.0, 600.0, 720.0, 840.0, 960.0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Looks at listeners that cannot be seen: what the supervisor makes of them."""
+"""Tests for the supervisor's conclusions if listeners cannot be seen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mptcp_proxy.serving import CHANGING, INTERVAL, SOON, UNOPENED
 def test_a_start_and_a_reload_end_though_ss_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: Squid was ended as one that nobody is served by; a start and a reload waited for ever."""
+    """Defect: Squid was ended because no listener was seen, and a start or reload waited forever."""
 
     def no_ss(*_: object, **__: object) -> None:
         raise FileNotFoundError
@@ -34,7 +34,7 @@ def test_a_start_and_a_reload_end_though_ss_does_not_answer(
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     found = list(listeners(statements([PhysicalLine("f", 1, "http_port 3128")], "n")))
     watch = ListenersWatch(Places(), Role.PROXY, Reported(Places()), 0, found, 1)
-    # In the place of Squid, with no process of ours below it.
+    # A process in place of Squid, without children of ours.
     with subprocess.Popen(["sleep", "60"]) as squid:
         for _ in range(2):
             begun = now

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who listens on which port."""
+"""Tests for finding out which process listens on which port."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_sockets_are_told_apart_without_knowing_whose_they_are(monkeypatch: pyte
     monkeypatch.setattr(subprocess, "run", answer)
     assert identities({3128}) == ("*:3128 ino:501 sk:1001", "*:3128 ino:502 sk:a")
     assert identities({80}) == ()
-    # Not "p": it has ss look at each descriptor of each process.
+    # The option "p" must be missing, because it makes ss read each descriptor of each process.
     assert {tuple(command) for command in asked} == {("ss", "-HOltne")}
 
 
 def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: any user who listened with a process named by the byte 0xff ended the supervisor, and Squid with it."""
+    """Defect: any user's listening process with the byte 0xff in its name ended the supervisor, and Squid with it."""
     ss = tmp_path / "ss"
     ss.write_bytes(b"#!/bin/sh\ncat <<'END'\n" + SS.replace("apache2", "@").encode().replace(b"@", b"\xff") + b"END\n")
     ss.chmod(0o755)
@@ -60,7 +60,7 @@ def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("how", ["no ss", "too late", "fails"])
 def test_who_cannot_be_asked_says_nothing_of_who_listens(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Defect: an ss that took too long ended the supervisor; one that failed meant that nobody listens."""
+    """Defect: an ss that took too long ended the supervisor, and a failing ss counted as "nobody listens"."""
 
     def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         if how == "no ss":
@@ -96,11 +96,11 @@ def test_ports_that_are_taken(host: str, port: int, taken: bool) -> None:
 @pytest.mark.parametrize(
     ("bound", "host", "taken"),
     [
-        # What ss calls 0.0.0.0 is IPv4 alone, [::] IPv6 alone, and * both.
+        # ss prints 0.0.0.0 for only IPv4, [::] for only IPv6, and * for both.
         ("0.0.0.0", "10.0.0.1", True),
         ("0.0.0.0", "[fd00::1]", False),
         ("0.0.0.0", "", True),
-        # Squid opens it for IPv4, too, however it is written.
+        # Squid opens [::] for IPv4, too, in any notation.
         ("0.0.0.0", "[0::0]", True),
         ("[::]", "[fd00::1]", True),
         ("[::]", "10.0.0.1", False),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Lists in files: what was checked is what Squid gets, and the operator's names stay in what is said."""
+"""Tests for lists in files: Squid gets the checked content, and messages keep the operator's file names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def texts(found: WithLists) -> list[str]:
 
 @dataclass(frozen=True)
 class Left:
-    """What os.statvfs() says of a file system."""
+    """Free space of a file system, as os.statvfs() returns it."""
 
     f_bavail: int
     f_frsize: int = 1
@@ -79,7 +79,7 @@ def test_a_name_on_several_lines_and_what_never_applies(clients: Path) -> None:
 
 
 def test_a_long_statement_with_a_list_stays_on_several_lines(clients: Path) -> None:
-    """Defect: Squid reads one of any length, and it was refused here as a line that is too long."""
+    """Defect: Squid reads a statement of any length, but the check refused this one as a line that is too long."""
     values = [f"10.{second}.{third}.0/24" for second in range(4) for third in range(256)]
     found = copied("acl a src \\", *(f"{value} \\" for value in values), f'"{clients}"', "via on")
     assert found.problems == ()
@@ -111,7 +111,8 @@ def test_another_content_or_name_is_another_copy(clients: Path) -> None:
         ('http_access2 allow "/etc/names"', "names of lists from a file are not checked"),
         ('acl a any-of "/etc/names"', "names of lists from a file are not checked"),
         ('follow_x_forwarded_for allow "/etc/names"', "names of lists from a file are not checked"),
-        # Defect: the next list, of clients for instance, has the second line of the file and none of its own values.
+        # Defect: the next list, for example of clients, would get the second line of this file instead of its own
+        # values.
         ('acl a random "/etc/values"', "one value for random, and what is left of the file for values of the next"),
         ('acl a max_user_ip -s "/etc/values"', "one value for max_user_ip, and what is left of the file"),
         ("acl a connections_encrypted '/etc/values'", "one value for connections_encrypted, and what is left of"),
@@ -148,7 +149,7 @@ def test_a_list_that_is_not_there_never_comes_into_force_later(tmp_path: Path) -
     (only,) = found.lists
     assert only.content is None
     assert not [text for text in texts(found) if str(missing) in text]
-    # Of the other one Squid complains itself.
+    # Squid itself complains about the other one.
     (problem,) = found.problems
     assert str(problem).startswith(f'squid.conf:3: acl b src "{missing}": {missing} cannot be read')
 
@@ -163,7 +164,7 @@ def test_a_list_that_has_no_end_is_not_read(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reading(Squid):
-    """A Squid that says of each acl what is in its list."""
+    """A fake Squid that prints the content of each ACL's list."""
 
     def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = bool) -> str:
         said = []
@@ -193,7 +194,7 @@ def test_what_is_said_has_the_operators_names(tmp_path: Path, clients: Path) -> 
 def test_whom_a_list_lets_in_is_judged_by_the_bytes_that_come_into_force(
     tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: rules were judged by one reading of a list, Squid judged by another, and read it anew at each reload."""
+    """Defect: the check judged one reading of a list, but Squid read it again itself, also at each reload."""
     from mptcp_proxy.configuration import lists
 
     read = lists._read
@@ -213,7 +214,7 @@ def test_whom_a_list_lets_in_is_judged_by_the_bytes_that_come_into_force(
 
 
 class Here(Places):
-    """Places below a directory of the test's."""
+    """Places below a directory of the test."""
 
     directory: Path
 
@@ -241,21 +242,21 @@ def test_copies_are_installed_and_go_when_nothing_can_read_them_any_more(
         checked = check(file, "n", None)
         installation.make_directories(places, checked)
         installation.install(places, checked, [], 1)
-        # Half an edit afterwards changes nothing.
+        # An unfinished edit afterwards changes nothing.
         clients.write_text("0.0.0.0/1\n")
         (copy,) = [each.copy for each in checked.lists]
         assert copy.read_text() == content
         assert copy.stat().st_mode & 0o777 == 0o640
         assert f'"{copy}"' in places.configuration_in_force.read_text()
         generations.append(copy)
-        # A worker that is just starting reads by the configuration before.
+        # A worker that is just starting still reads the previous configuration.
         assert set(places.lists.iterdir()) == set(generations[-2:])
 
 
 def test_copies_for_which_there_is_no_room_are_refused_before_any_is_written(
     clients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list of tens of megabytes may be half of the memory that a small host has for /run."""
+    """A list of tens of megabytes may take half of the memory that a small host has for /run."""
     size = len(clients.read_bytes())
     found = with_copies(lines(f'acl a src "{clients}"'), "n", tmp_path / "run/lists", (OWN,))
     monkeypatch.setattr(os, "statvfs", lambda _: Left(size))
@@ -266,7 +267,7 @@ def test_copies_for_which_there_is_no_room_are_refused_before_any_is_written(
         f"lists in files: Squid gets copies of them, of 11 B, and {tmp_path} has room for 10 B"
         " (allowed: shorter lists, or more room there)"
     )
-    # Those that are there already need none.
+    # Existing copies need no more space.
     (copy,) = [each.copy for each in found.lists]
     copy.parent.mkdir(parents=True)
     copy.write_bytes(clients.read_bytes())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Log files are renamed, and a disk that is full is noticed."""
+"""Tests for renaming log files, and for noticing a full disk."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_that_the_disk_of_the_logs_is_full_is_said_once(
 def test_what_fails_for_long_is_said_once_and_as_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: it was said at each look, every ten seconds, and a failed statvfs was said to be about a new log."""
+    """Defect: the error was logged every ten seconds, and a failed statvfs was reported as a problem of a new log."""
 
     def fails(number: int) -> Callable[..., None]:
         def fail(*_: object, **__: object) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Signals that are noted."""
+"""Tests for NotedSignals, a queue of received signals to be handled later."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which access rules are those of an open proxy."""
+"""Tests for the check that finds access rules of an open proxy."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ OPEN = [
     ["acl inner localport 3128", "http_access allow inner", "http_access deny all"],
     ["acl own src 10.0.0.0/8", "acl web port 80", "acl any any-of own web", "http_access allow any"],
     ["acl web port 80", "acl site dstdomain .example", "acl both all-of web site", "http_access allow both"],
-    # Only clients by IPv4 are turned away before.
+    # The deny rule turns away only IPv4 clients.
     ["acl halves src 0.0.0.0/1 128.0.0.0/1", "http_access deny halves", "http_access allow all"],
     ["acl bad dstdomain .example", "http_access deny !bad", "http_access allow all"],
-    # Names of lists are the same in any letter case.
+    # Names of ACLs are not case-sensitive.
     ["http_access allow All"],
     ["acl World src all", "http_access allow wORLD", "http_access deny all"],
     ["if 1 = 1", "http_access allow all", "endif", "http_access deny all"],
@@ -62,32 +62,33 @@ OPEN = [
     ["acl near src 2000::-2fff:ffff::", "http_access allow near", "http_access deny all"],
     ["acl half src 0.0.0.0/1", "http_access allow half", "http_access deny all"],
     ["acl all_again src 0.0.0.0-0.0.0.0/0", "http_access allow all_again", "http_access deny all"],
-    # A mask that is none: what Squid makes of it is not known.
+    # An invalid netmask: Squid's interpretation is not known.
     ["acl odd src 10.0.0.0/255.0.255.0", "http_access allow odd", "http_access deny all"],
-    # All but a few.
+    # All addresses except a few.
     ["acl few src 203.0.113.0/24", "http_access deny few", "http_access allow all"],
-    # Of a mask with zeros before ones Squid takes the first ones; of none it makes a mask of ones.
+    # If a mask has zeros before ones, Squid uses only the first ones; if it has no ones there, it uses a mask of all
+    # ones.
     ["acl odd src 10.0.0.0/0.255.255.255", "http_access allow odd", "http_access deny all"],
-    # What is behind an address that fits is passed over.
+    # Squid ignores any text behind a valid address.
     ["acl odd src 0.0.0.0/1,128.0.0.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 0.0.0.0/1x", "http_access allow odd", "http_access deny all"],
     ["acl odd src 1.0.0.0-223.255.255.255x", "http_access allow odd", "http_access deny all"],
-    # Short, octal and hexadecimal addresses, and names that cannot be masked.
+    # Short, octal and hexadecimal addresses, and host names, to which a mask cannot be applied.
     ["acl odd src 0/1 128.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 001.0.0.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 0x0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src localhost/1", "http_access allow odd", "http_access deny all"],
-    # Masked by the wrong end: everybody.
+    # Squid applies the mask from the wrong end, so that it matches everybody.
     ["acl odd src ::ffff:10.0.0.0/104", "http_access allow odd", "http_access deny all"],
-    # A number that wraps: 128.0.0.0. A letter, behind which the mask before goes on: /3. An IPv4 address in IPv6.
+    # A number that wraps around to 128.0.0.0; a non-digit, so that the earlier mask continues (/3); IPv4 within IPv6.
     ["acl odd src 0.0.0.0/2147483648", "http_access allow odd", "http_access deny all"],
     ["acl odd src 10.0.0.0/13 2000::/+", "http_access allow odd", "http_access deny all"],
     ["acl odd src 12-ff00::", "http_access allow odd", "http_access deny all"],
-    # All that one of the five regional registries gives out.
+    # All addresses that one of the five regional registries assigns.
     ["acl own src 2a00::/12", "http_access allow own", "http_access deny all"],
-    # Everybody who has an IPv4 address has some of these.
+    # Everybody who has an IPv4 address owns some of these (6to4).
     ["acl own src 2002::/16", "http_access allow own", "http_access deny all"],
-    # Whom Squid believes what it is told of the client's address.
+    # Squid believes these senders if they state another client address.
     ["follow_x_forwarded_for allow all", *ONLY_OWN],
     ["follow_x_forwarded_for deny own", "acl_uses_indirect_client on", *ONLY_OWN],
     ["acl_uses_indirect_client off", "acl_uses_indirect_client on", "follow_x_forwarded_for allow all", *ONLY_OWN],
@@ -99,40 +100,40 @@ OPEN = [
         *ONLY_OWN,
     ],
     ["http_port 3128 require-proxy-header", "proxy_protocol_access allow all", *ONLY_OWN],
-    # Of several "if" within each other the inner one alone counts.
+    # Of nested "if" statements Squid respects only the inner one.
     ["if false", "if true", "http_access allow all", "endif", "endif", "http_access deny all"],
     ["if false", "if false", "else", "http_access allow all", "endif", "endif", "http_access deny all"],
-    # Numbers as in C.
+    # Squid parses numbers as C does.
     ["if 010 = 8", "http_access allow all", "endif", "http_access deny all"],
     ["if 0x10 = 16", "http_access allow all", "endif", "http_access deny all"],
     ["if 99999999999999999999 = 9223372036854775807", "http_access allow all", "endif", "http_access deny all"],
-    # Squid cuts at the first carriage return.
+    # Squid cuts a line at the first carriage return.
     ["http_access allow all\r!all", "http_access deny all"],
-    # A blank of Unicode is none of Squid's: of these lists one is everybody's.
+    # Squid does not take a Unicode blank for white space: one of these two ACLs matches everybody.
     ["acl a\u00a0b src all", "acl a src 10.0.0.0/8", "http_access allow a\u00a0b"],
-    # A value that overlaps one before it is left out: here the whole one, there all but 192.0.2.1.
+    # Squid drops a value that overlaps an earlier one: in the first case all, in the second all except 192.0.2.1.
     ["acl few src 192.0.2.1 all", "http_access deny few", "http_access allow all"],
     ["acl few src 192.0.2.1 0.0.0.0/1 128.0.0.0/1 ::/1 8000::/1", "http_access deny few", "http_access allow all"],
-    # Letters that are the same for Python, and not for C; values for which the case of letters counts.
+    # Letters that Python folds to the same case, but C does not; values that are case-sensitive.
     ["acl k src 10.0.0.0/8", "acl \u212a src all", "http_access allow \u212a"],
     ["acl every src ALL", "http_access deny every", "http_access allow all"],
-    # The client runs its own identd, and its own name server.
+    # The client itself runs the identd and the name server that answer here.
     ["acl users ident REQUIRED", "http_access allow users", "http_access deny all"],
     ["acl users ident_regex .", "http_access deny !users", "http_access allow all"],
     ["acl named srcdom_regex .", "http_access allow named", "http_access deny all"],
-    # A letter or digit, the beginning of a word, the letter n: by the C library, and not by Python.
+    # [[:alnum:]], beginning of a word and letter n: the C library matches these, Python does not.
     ["acl named srcdom_regex [[:alnum:]]", "http_access allow named", "http_access deny all"],
     ["acl named srcdom_regex \\<[[:alpha:]]", "http_access allow named", "http_access deny all"],
     ["acl named srcdom_regex -i \\N", "http_access allow named", "http_access deny all"],
-    # What cannot be compiled, and what would take all memory, or all of the stack.
+    # Patterns that cannot be compiled, or that would use up all memory or the whole stack.
     ["acl named srcdom_regex example)|(", "http_access allow named", "http_access deny all"],
     ["acl named srcdom_regex ((x{255}){255}){255}", "http_access allow named", "http_access deny all"],
     [f"acl named srcdom_regex {'(' * 500}x{')' * 500}", "http_access allow named", "http_access deny all"],
     ["acl named srcdomain .com .net .org", "http_access allow named", "http_access deny all"],
-    # Whole countries, by a pattern.
+    # Patterns that match whole countries.
     ["acl named srcdom_regex \\.fr$", "http_access allow named", "http_access deny all"],
     ["acl named srcdom_regex -i \\.(be|nl)$", "http_access allow named", "http_access deny all"],
-    # All who have an IPv4 address, as translators and tunnels write it.
+    # Everybody who has an IPv4 address, in the prefixes of translators and tunnels.
     *(
         [f"acl all4 src {prefix}", "http_access allow all4", "http_access deny all"]
         for prefix in (
@@ -147,7 +148,7 @@ OPEN = [
             "::4000:0/98",
             "::ffff:0:0:0/96",
             "::ffff:0:4000:0-::ffff:0:7fff:ffff",
-            # NAT64's prefix for local use: what is behind it is cut up as each network chooses.
+            # NAT64's prefix for local use: each network chooses how it divides the bits behind it.
             "64:ff9b:1::/48",
             "64:ff9b:1:fffe::/96",
             "64:ff9b:1:fffe::4000:0/98",
@@ -159,10 +160,10 @@ OPEN = [
             "64:ff9b:1:4000::-64:ff9b:1:5fff:ff::",
         )
     ),
-    # A length of 0 is one address, whatever it looks like; so is this word, for Squid 5 and 6.
+    # For Squid 5 and 6 a prefix length of 0 means one address, whatever the notation; so do the words ipv4 and ipv6.
     ["acl v6 src ::/0", "acl v4 src 10.0.0.0/0", "http_access deny v4", "http_access deny v6", "http_access allow all"],
     ["acl v6 src ipv6", "acl v4 src ipv4", "http_access deny v4", "http_access deny v6", "http_access allow all"],
-    # A file that is not there ends the statement: no name, no rule, and no value behind it.
+    # If a file does not exist, Squid ends the statement there: no ACL name, no rule, and no value behind it.
     ['http_access deny "/nonexistent/names"', "http_access allow all"],
     ['acl every src "/nonexistent/clients" all', "http_access deny every", "http_access allow all"],
 ]
@@ -187,7 +188,7 @@ CLOSED: list[list[str]] = [
     ["acl own src 10.0.0.0/8", "http_access deny !own"],
     ["acl users proxy_auth REQUIRED", "acl web port 80", "http_access deny !users", "http_access allow web"],
     ["http_access allow !all", "http_access deny all"],
-    # Squid itself says that there is no such name.
+    # Squid itself reports that there is no ACL of this name.
     ["http_access allow !nothing", "http_access deny all"],
     ["acl own src 10.0.0.0/8", "http_access allow own", "http_access deny ALL"],
     ["if 1 = 1", "http_access deny all", "endif", "http_access allow all"],
@@ -205,10 +206,10 @@ CLOSED: list[list[str]] = [
         "http_access allow own",
         "http_access deny all",
     ],
-    # The bits are turned round: 10.0.0.0/8.
+    # Teredo inverts the bits: this is 10.0.0.0/8.
     ["acl own src 2001:0:102:304:0:0:f500:0/104", "http_access allow own", "http_access deny all"],
     ["acl host src client.example", "http_access allow host", "http_access deny all"],
-    # Squid ends at this one, and says so.
+    # Squid ends with an error at this value.
     ["acl own src 10.0.0.0/33", "http_access allow own", "http_access deny all"],
     ["acl own src 10.0.0.0/255.0.0.0 192.168.0.0/255.255.0.0", "http_access allow own", "http_access deny all"],
     ["acl own src 10.0.0.0/8, 192.168.0.0/16", "http_access allow own", "http_access deny all"],
@@ -276,11 +277,11 @@ def test_a_file_is_read_whatever_mark_it_is_named_by(tmp_path: Path, word: str) 
 @pytest.mark.parametrize(
     ("listed", "behind"),
     [
-        # Words behind the file are passed over.
+        # Squid ignores words behind the file name.
         ("0.0.0.0/1\n128.0.0.0/1\n", " ::/1 8000::/1"),
-        # Of each line the first value counts.
+        # Squid takes only the first value of each line.
         ("0.0.0.0/1 128.0.0.0/1\n::/1 8000::/1\n", ""),
-        # What is behind 2047 bytes of a line is another value.
+        # Squid reads at most 2047 bytes of a line; the rest is another value.
         (f"# {'x' * 2045}10.0.0.0/8\n", ""),
     ],
 )
@@ -308,14 +309,17 @@ def test_names_of_lists_may_be_in_a_file(tmp_path: Path) -> None:
 
 
 def test_lists_of_lists_are_looked_at_once_each() -> None:
-    """Forty that have the one before twice would otherwise be looked at 2 to the 40th time."""
+    """Each of 40 ACLs includes the previous one twice; without a cache the check would need 2 to the 40th steps."""
     lists = ["acl l0 src 10.0.0.0/8", *(f"acl l{n} any-of l{n - 1} l{n - 1}" for n in range(1, 41))]
     assert not list(open_proxy_problems(parse(*lists, "http_access allow l40", "http_access deny all")))
     assert list(open_proxy_problems(parse(*lists, "acl l7 src all", "http_access allow l40", "http_access deny all")))
 
 
 def test_long_lists_in_files_take_no_quadratic_time(tmp_path: Path) -> None:
-    """Two with 20,000 addresses each, none beside another: minutes, were each added to all before it."""
+    """Two lists have 20,000 addresses each, none adjacent.
+
+    Adding them one by one to a merged set would take minutes.
+    """
     for name, last in (("one", 1), ("other", 3)):
         (tmp_path / name).write_text("".join(f"11.{n // 250}.{n % 250}.{last}\n" for n in range(20_000)))
     lists = [f'acl {name} src "{tmp_path}/{name}"' for name in ("one", "other")]
@@ -346,17 +350,17 @@ def test_long_lists_in_files_take_no_quadratic_time(tmp_path: Path) -> None:
             ],
             3,
         ),
-        # Addresses as well, passwords as well, or for a refusal.
+        # Rules that also require an address or a password, or that deny.
         (["external_acl_type who %>A %SRC /bin/helper", "acl ok external who", "http_access allow ok"], None),
         (["acl own src 10.0.0.0/8", "acl us srcdomain .example.com", "http_access allow own us"], None),
         (["acl us srcdomain .example.com", "acl users proxy_auth REQUIRED", "http_access allow us users"], None),
         (["acl bad srcdomain .example.com", "http_access deny bad", *ONLY_OWN], None),
-        # An open proxy, of which is said what is wrong with it.
+        # This is an open proxy, which another problem reports.
         (["acl us srcdomain .com", "http_access allow us", "http_access deny all"], None),
     ],
 )
 def test_names_that_strangers_may_claim(texts: list[str], line: int | None) -> None:
-    """Defect: nothing said that Squid believes the reverse zone of a stranger's address."""
+    """Defect: no warning said that strangers control the reverse zone of their own address, which Squid believes."""
     problems = list(claimed_name_problems(parse(*texts)))
     assert [problem.line for problem in problems] == ([] if line is None else [line])
     assert all(problem.warning and "reverse zone" in problem.text for problem in problems)

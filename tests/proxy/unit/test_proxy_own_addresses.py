@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The host's own addresses, as Squid is told of them."""
+"""Tests for the list of the host's own addresses that Squid gets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_own_addresses_are_written_without_those_within_others() -> None:
 
 @given(st.integers(0, 32), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**80 - 1))
 def test_an_address_of_the_host_is_one_within_ipv6_too(length: int, own: int, other: int, rest: int) -> None:
-    """NAT64 has the IPv4 address at the end, 6to4 behind its first 16 bits."""
+    """NAT64 has the IPv4 address at the end, 6to4 behind the first 16 bits."""
     prefix = IPv4Network((own, length), strict=False)
     nat64, six_to_four = own_addresses.embedded(prefix)
     for each in (own, other):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A relay's parents: found in statements, followed by name, written for the preload library."""
+"""Tests for a relay's parents: found in statements, resolved by name, and listed for the preload library."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def test_parents(text: str, host: str, port: int) -> None:
 
 
 def test_a_port_may_be_named_as_squid_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: such a parent was none, and was reached by plain TCP; alone, it was said that there is no cache_peer."""
+    """Defect: such a parent was not recognized and got plain TCP.
+
+    If it was the only one, check reported no cache_peer.
+    """
     monkeypatch.setattr("socket.getservbyname", lambda name, protocol: {("webcache", "tcp"): 8080}[name, protocol])
     text = "cache_peer proxy.example.net parent webcache 0 no-query"
     assert [str(each) for each in parents(parse(PEER, text))] == ["proxy.example.net:3128", "proxy.example.net:8080"]
@@ -86,7 +89,7 @@ def test_what_is_no_parent_elsewhere(text: str) -> None:
 
 @pytest.mark.parametrize("host", ["http://10.0.0.1:3128", "10.0.0.1:3128", "proxy.example.net/", "-p", "p-", "a" * 300])
 def test_a_parent_that_can_be_no_host_is_refused(host: str) -> None:
-    """Defect: check said that all was good, and a relay that was reloaded with it answered nothing any more."""
+    """Defect: check accepted it, and a relay that was reloaded with it no longer answered anything."""
     (found,) = problems(f"cache_peer {host} parent 3128 0 no-query", NEVER)
     assert (found.line, found.warning) == (1, False)
     assert "neither an address nor a name" in found.text
@@ -161,7 +164,7 @@ def test_the_shipped_configuration_lacks_only_a_parent_and_serves_no_strangers()
 
 
 def test_what_knows_addresses_alone_protects_no_proxy_that_looks_names_up() -> None:
-    """ "dst -n": a name whose address is 127.0.0.1 would pass."""
+    """With "dst -n", a name whose address is 127.0.0.1 would not match."""
     own = str(Places("mptcprelay").own_addresses)
     (problem,) = exposure_problems(shipped(), own)
     for what in ("loopback addresses, link-local addresses", "behind NAT64", "this host's own addresses"):
@@ -173,14 +176,14 @@ def test_the_shipped_rules_are_those_of_the_proxy() -> None:
         text = (REPOSITORY / "conf" / name).read_text()
         return re.findall(r"^(?:http_access|acl clients) .*$", text, re.MULTILINE)
 
-    # A relay has no page of its own, and resolves no names.
+    # A relay has no check page of its own and resolves no names.
     own = ("to_anywhere", "check_page", "check_name")
     shared = [each for each in rules("squid.conf") if not any(name in each for name in own)]
     assert shared == rules("relay-squid.conf")
 
 
 def test_a_relay_may_be_transparent() -> None:
-    """Its listener is a TCP socket, which tells where a redirected connection was going."""
+    """Its listener is a TCP socket, so Squid can read the original destination of a redirected connection."""
     said = parse("http_port 3128 intercept")
     assert list(listener_problems(listeners(said), "x", True, by_mptcp=False)) == []
 
@@ -212,7 +215,7 @@ def test_the_list_has_what_there_is_first_and_never_more_than_is_read(present: s
 
 
 def test_an_address_that_went_stays_for_a_while() -> None:
-    """Squid may still remember it."""
+    """Squid may still have the old address in its cache."""
     addresses = Addresses(linger=100)
     addresses.follow(["p"])
     assert not addresses.complete
@@ -269,7 +272,7 @@ def test_names_are_followed_and_a_server_that_is_silent_takes_nothing_away(
     follower = Follower(places, look_up)
     follower.start([parent("p")])
     assert places.parents.read_text() == ""
-    # Asked again soon, while there is none.
+    # As long as the parent has no address, the name is asked for again soon.
     until(lambda: len(asked) > 3)
     answers["p"] = frozenset({"192.0.2.1"})
     until(lambda: places.parents.read_text() == "192.0.2.1:3128\n")
@@ -285,7 +288,7 @@ def test_names_are_followed_and_a_server_that_is_silent_takes_nothing_away(
 def test_each_time_that_a_name_server_is_silent_is_said_and_so_is_its_end(
     places: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: where the address was the same as before, the end was not said, and the second time was not either."""
+    """Defect: if the address was unchanged afterwards, the end was not reported, and neither was the next failure."""
     found = frozenset({"192.0.2.1:3128"})
     answers: list[frozenset[str] | OSError] = [
         found,
@@ -317,7 +320,7 @@ def test_addresses_are_looked_up_as_they_are_without_a_name_server() -> None:
 
 @given(st.binary(min_size=16, max_size=16))
 def test_every_address_is_written_as_the_c_library_does(address: bytes) -> None:
-    """The library compares words: both must write one address in one way."""
+    """The library compares texts, so that both must write an address in the same way."""
     libc = ctypes.CDLL(None)
     buffer = ctypes.create_string_buffer(64)
     libc.inet_ntop.restype = ctypes.c_char_p
@@ -327,7 +330,7 @@ def test_every_address_is_written_as_the_c_library_does(address: bytes) -> None:
 
 
 def test_a_parent_whose_name_server_is_silent_keeps_no_other_waiting(places: Places) -> None:
-    """Defect: the list was written once all had been looked up; until then all parents were reached by plain TCP."""
+    """Defect: the list was written only after all look-ups, so until then all parents were reached by plain TCP."""
     silent, ended = threading.Event(), threading.Event()
 
     def look_up(host: str, port: int) -> frozenset[str]:

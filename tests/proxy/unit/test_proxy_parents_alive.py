@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which parents answer: Squid's page of them read, what is said of a change, and where the question goes."""
+"""Tests for which parents answer: parsing Squid's page about them, reports of changes, and the page's address."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FETCHES    : 0
 Last failed connect() at: 24/Nov/2026:06:00:00 +0000
 keep-alive ratio: 0%
 """
-"""Of Squid 5.7."""
+"""The page of Squid 5.7."""
 UP_AGAIN = PAGE.replace("Down", "Up")
 UP, DOWN = {"by-dsl": True, "by-lte": True}, {"by-dsl": True, "by-lte": False}
 
@@ -112,8 +112,7 @@ def test_the_cache_manager_is_asked() -> None:
 def test_a_squid_that_ends_in_the_middle_of_an_answer_has_refused_nothing(
     sent: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: at a restart of Squid it was said that squid.conf refuses the question, and which parents were dead was
-    forgotten."""
+    """Defect: at a restart of Squid the relay said that squid.conf refuses the question, and forgot dead parents."""
 
     class Ending(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -133,7 +132,7 @@ def test_a_squid_that_ends_in_the_middle_of_an_answer_has_refused_nothing(
 
 
 def test_a_squid_whose_workers_have_not_registered_yet_has_refused_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Defect: a relay that was asked while it started was said to refuse the question."""
+    """Defect: a relay that was asked while it started was reported to refuse the question."""
     watch = ParentsWatch()
     watch._states = DOWN
     with squid(404, "ERR_INVALID_URL") as (place, _):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How long and large the C library's work on a regular expression of squid.conf may become."""
+"""Tests for the limits on regular expressions of squid.conf, which may cost the C library much time and memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TOO_MUCH = [
     r"(\b.?){100}",
     r"(\<.?){100}",
 ]
-"""Of gigabytes, of a minute, or the end of the process."""
+"""Patterns that take gigabytes or a minute, or that end the process."""
 
 
 @pytest.mark.parametrize("pattern", TOO_MUCH, ids=range(len(TOO_MUCH)))
 def test_one_that_takes_too_much_is_not_given_to_the_library(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: ``{,n}`` and ``+``, of which it makes copies, were not counted, nor what all copies together take."""
+    """Defect: copies that the library makes for ``{,n}`` and ``+`` were not counted, nor their total size."""
     monkeypatch.setattr(patterns, "_LIBRARY", None)
     assert matches_any(pattern, ())
 

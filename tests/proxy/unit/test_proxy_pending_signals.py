@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""When Squid is sent a signal: which of its processes are there, and which would die of it."""
+"""Tests for when Squid gets a signal: only when all its processes exist and none would die of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 
 @dataclass
 class FakeSquid:
-    """Processes with what each catches; a kid runs its parent's program until it is *begun*."""
+    """Fake processes with the signals that each handles. A kid runs its parent's program until it has *begun*."""
 
     kids: dict[int, frozenset[signal.Signals]] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
@@ -53,14 +53,14 @@ def pending(squid: FakeSquid, kids: int) -> PendingSignals:
 
 
 def test_a_reload_waits_until_each_kid_is_there_and_catches_it() -> None:
-    """Defect: a worker that was not there yet, or was being started again, was ended by a reload of the others."""
+    """Defect: a reload killed a worker that did not exist yet or was being restarted."""
     squid = FakeSquid()
     waiting = pending(squid, Workers(2).processes)
     waiting.add(signal.SIGHUP)
     assert list(waiting.due(FIRST, 0.0)) == []
     for pid in (101, 102, 103):
         squid.fork(pid)
-        # Its parent's functions are gone with its parent's program.
+        # execve(2) removes the handlers that the kid inherited from its parent.
         assert list(waiting.due(FIRST, 0.1)) == []
         squid.execute(pid)
         assert list(waiting.due(FIRST, 0.2)) == []
@@ -96,7 +96,7 @@ def test_a_kid_that_squid_gave_up_is_not_waited_for_without_end(number: signal.S
 
 
 def test_a_reload_waits_until_all_workers_listen() -> None:
-    """Defect: a worker that caught the signal before its loop began died of it."""
+    """Defect: a worker that handled the signal before its main loop had begun died of it."""
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
     waiting = pending(squid, 1)
@@ -121,7 +121,7 @@ def test_a_reload_does_not_wait_without_end_for_a_port_that_squid_cannot_open() 
 
 
 def test_a_stop_takes_the_place_of_a_reload_that_waits() -> None:
-    """Defect: Squid had it 10 s later, while it let transfers finish."""
+    """Defect: Squid got the stop 10 s later, which shortened the time in which it lets transfers finish."""
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
     waiting = pending(squid, 1)
@@ -146,7 +146,7 @@ def test_a_stop_comes_late_rather_than_never_and_again_to_who_lost_it() -> None:
 
 
 def test_a_stop_that_comes_late_between_fork_and_execve_is_not_taken_as_caught() -> None:
-    """Defect: a kid that showed its parent's functions lost the stop with them, and Squid ran on for ever."""
+    """Defect: a kid with its parent's handlers lost the stop at execve(2), and Squid ran on forever."""
     squid = FakeSquid()
     squid.fork(101)
     waiting = pending(squid, 1)
@@ -167,7 +167,7 @@ def test_a_stop_that_one_kid_caught_and_another_lost_comes_again_when_the_first_
     waiting.stop(signal.SIGTERM, 0.0)
     assert list(waiting.due(FIRST, STOP_PATIENCE)) == [signal.SIGTERM]
     squid.execute(102, ALL)
-    # It would break off what the first one lets finish.
+    # A second signal would break off the transfers that the first one lets finish.
     assert list(waiting.due(FIRST, STOP_PATIENCE + 1)) == []
     del squid.kids[101]
     again = STOP_PATIENCE + 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Names of the service, and its places."""
+"""Tests for service names and the paths that depend on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_shipped_configuration_uses_the_places_of_the_service() -> None:
     assert f"\nerror_directory {places.error_pages}\n" in text
     for path in (places.own_addresses, places.pid_file, places.logs / "access.log", places.logs / "cache.log"):
         assert str(path) in text
-    # Without these, workers would rename the same log, or Squid would not be told apart from the distribution's.
+    # Without these lines, workers would rename the same log, or Squid would be mistaken for the distribution's.
     assert "\nlogfile_rotate 0\n" in text
     assert "/run/squid" not in text
     assert "/var/log/squid" not in text

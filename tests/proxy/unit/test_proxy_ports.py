@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Listeners, found in statements."""
+"""Tests for finding listeners in statements."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_is_no_listener(text: str) -> None:
         ("0.0.0.0:3128", "[fd00::1]:3128", False),
         ("a.example:3128", "A.example:3128", True),
         ("a.example:3128", "10.0.0.1:3128", False),
-        # Defect: check said "good", and of a Squid with one worker the second listener did not come up.
+        # Defect: check accepted this, but with one worker Squid's second listener did not come up.
         ("0.0.0.0:3128", "[::]:3128", True),
         ("[::]:3128", "10.0.0.1:3128", True),
         ("127.0.0.1:3128", "[::]:3128", True),
@@ -77,7 +77,7 @@ def test_ports_that_overlap(one: str, other: str, overlap: bool) -> None:
         ("[::]:3128", "10.0.0.1:3128", 2, True),
         ("0.0.0.0:3128", "[::]:3128", 2, True),
         ("[::]:3128", "10.0.0.1:3128", 1, False),
-        # As ever.
+        # These conflict even with several workers.
         ("3128", "10.0.0.1:3128", 2, False),
         ("[::]:3128", "[fd00::1]:3128", 2, False),
     ],
@@ -85,7 +85,7 @@ def test_ports_that_overlap(one: str, other: str, overlap: bool) -> None:
 def test_several_workers_bind_all_addresses_and_one_beside_them(
     tmp_path: Path, one: str, other: str, workers: int, warning: bool
 ) -> None:
-    """They do by SO_REUSEPORT: a configuration that works is not refused."""
+    """They can because of SO_REUSEPORT, so a working configuration must not be refused."""
     file = tmp_path / "squid.conf"
     file.write_text(f"http_port {one}\nhttp_port {other}\nworkers {workers}\n")
     (problem,) = (each for each in check(file, "n", None).problems if "already taken" in each.text)
@@ -99,7 +99,7 @@ def test_the_same_port_in_branches_of_an_if_is_no_problem() -> None:
 
 
 def test_a_listener_by_its_other_name_is_judged_and_there() -> None:
-    """Defect: Squid listened by plain TCP on a port that nobody here knew of."""
+    """Defect: Squid listened by plain TCP on a port that the check did not see."""
     assert port_problems("ascii_port 3128") == []
     (problem,) = port_problems("http_port 3128", "ascii_port 3128 name=other")
     assert (problem.line, "already taken" in problem.text) == (2, True)
@@ -124,5 +124,5 @@ def test_a_transparent_listener_has_the_port_that_clients_ask_for() -> None:
 def test_no_port() -> None:
     (problem,) = port_problems("via on")
     assert str(problem).startswith("squid.conf: no http_port: nothing would listen")
-    # A port statement that is not well formed is another mistake, which Squid tells.
+    # A malformed port statement is another mistake, which Squid reports.
     assert port_problems("http_port abc") == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Problems as people read them."""
+"""Tests for the text of problems."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is known of other processes."""
+"""Tests for PID files, children and caught signals of processes, and for the processes of an instance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_processes(tmp_path: Path) -> None:
     assert pid_in(pid_file, own_name) is None
     pid_file.write_text(f"{os.getpid()}\n")
     assert pid_in(pid_file, own_name) == os.getpid()
-    # The number of a Squid that crashed, which another program has got since.
+    # The PID of a Squid that crashed, which another program now has.
     assert pid_in(pid_file, "squid") is None
     for nonsense in ("", "x", "0", "-1", str(2**22 + 1)):
         pid_file.write_text(nonsense)
@@ -44,7 +44,7 @@ def test_signals_that_a_process_catches() -> None:
 def test_the_processes_of_an_instance_are_known_without_its_pid_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: with another pid_filename the doctor took the running proxy for somebody else's, to be killed."""
+    """Defect: with another pid_filename the doctor took the running proxy for a foreign process to be killed."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.doctor.gather.is_program", lambda pid, program: True)
     places = Places("one")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the supervisor tells systemd and ``mptcp-proxy reload``, and what that makes of it."""
+"""Tests for what the supervisor reports to systemd and to ``mptcp-proxy reload``, and the latter's output."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_a_supervisor_that_is_gone_has_left_is_not_believed(places: Places)
     [
         ("", "", ""),
         ("squid.conf:3: wrong", "", "reload refused, the old settings stay in force: squid.conf:3: wrong"),
-        # Defect: this, too, was said to have been refused.
+        # Defect: this was also reported as a refusal.
         ("", "cannot see who listens", "the new settings are in force, but cannot see who listens"),
     ],
 )
@@ -183,7 +183,7 @@ def test_who_reloads_is_told_how_it_ended(places: Places, refused: str, in_doubt
 
 
 def test_each_of_two_who_reload_at_a_time_is_told_of_its_own(places: Places) -> None:
-    """Defect: the second was told that the first had been refused, and its own settings were in force."""
+    """Defect: the second reload was reported as refused, like the first one, although its settings were in force."""
     reported = Reported(places)
     asked = threading.Semaphore(0)
     before = signal.signal(signal.SIGHUP, lambda *_: asked.release())
@@ -211,7 +211,7 @@ def test_each_of_two_who_reload_at_a_time_is_told_of_its_own(places: Places) -> 
     others = [threading.Thread(target=each) for each in (first, second)]
     try:
         others[0].start()
-        # Here signals are delivered to this thread, which acts for the supervisor.
+        # Signals are delivered to this thread, which plays the supervisor.
         supervisor()
     finally:
         for each in others:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the service does not see, or may not write to, though root by hand does."""
+"""Tests for warnings about files that the service cannot see or write, although root can in a shell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_proxy.configuration.check import check
 from mptcp_proxy.places import Role
 from mptcp_proxy.problem import Problem
 
-# As systemctl of systemd 252 prints them for the unit.
+# Properties of the unit as systemctl of systemd 252 prints them.
 SHOWN = {
     "ProtectSystem": "strict",
     "ProtectHome": "yes",
@@ -46,8 +46,8 @@ class Service:
         self._program = program
 
     def has(self, **changed: str) -> None:
-        """Have systemd say this of the unit. *changed*: by drop-ins."""
-        # Tests' directories are in a place that the unit does not see.
+        """Let systemctl report these properties of the unit; *changed* are those of drop-ins."""
+        # The tests' directories are hidden from the unit, so bind them.
         bound = f"{self.directory} {changed.pop('BindReadOnlyPaths', '')}"
         said = SHOWN | {"BindReadOnlyPaths": bound} | changed
         lines = "\n".join(f"{name}={value}" for name, value in said.items())
@@ -58,7 +58,7 @@ class Service:
     def warned(
         self, *lines: str, name: str = "squid.conf", service: str = "", role: Role = Role.PROXY
     ) -> list[Problem]:
-        """Return what check says of a file with these *lines* that is about the unit."""
+        """Return the check's warnings about the unit, for a file with these *lines*."""
         file = self.directory / name
         file.write_text("".join(f"{each}\n" for each in lines))
         checked = check(file, service or role.service_name, None, role=role)
@@ -105,7 +105,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     ],
 )
 def test_what_the_unit_cannot_open(service: Service, line: str, what: str, why: tuple[str, str]) -> None:
-    """Defect: all of this was good, and a restart of the service ended with 78, and was the last."""
+    """Defect: check accepted all of these, but after a restart the service ended with status 78 and stayed down."""
     (problem,) = service.warned("http_port 3128", line)
     assert problem.text.startswith(f"{what or line}: {OF_THE_UNIT} ")
     assert (problem.file, problem.line) == (str(service.directory / "squid.conf"), 2)
@@ -155,7 +155,7 @@ def test_where_symbolic_links_lead_to_counts(service: Service) -> None:
     assert problem.text == (
         f'acl clients src "{link}": {OF_THE_UNIT} does not see what is in /root ({link} is /root/clients.txt)'
     )
-    # By way of a place that is not seen nothing is.
+    # A path through a hidden directory is not visible either.
     hidden = service.directory / "hidden"
     hidden.mkdir()
     (hidden / "clients").symlink_to(service.directory / "seen")
@@ -177,7 +177,7 @@ def test_the_configuration_itself_may_be_elsewhere(service: Service, tmp_path: P
     (problem,) = service.warned("http_port 3128")
     assert problem.text.startswith("the configuration itself: ")
     assert (problem.file, problem.line) == (str(installed), None)
-    # It is the unit's by its other name, too.
+    # Under its other name the file also belongs to the unit.
     assert len(check(elsewhere / "squid.conf", "mptcpproxy", None).of_unit) == 1
 
 
@@ -229,7 +229,7 @@ def test_a_drop_in_that_allows_it_counts(service: Service, drop_in: dict[str, st
 @pytest.mark.parametrize(
     ("drop_in", "line"),
     [
-        # systemd drops what is bound below a hidden place.
+        # systemd drops binds below a hidden directory.
         ({"BindReadOnlyPaths": "/home/me"}, 'acl clients src "/home/me/clients.txt"'),
         ({"ReadWritePaths": "/var/log /home/me"}, "cache_log /home/me/cache.log"),
         ({"ProtectHome": "read-only"}, "cache_log /root/cache.log"),
@@ -243,7 +243,7 @@ def test_one_that_does_not_does_not(service: Service, drop_in: dict[str, str], l
 
 
 def test_another_file_or_instance_is_none_of_the_units(service: Service) -> None:
-    """Trials, tests and the demo have lists and logs in /tmp, and run Squid by hand."""
+    """Trials, tests and the demo run Squid by hand, with lists and logs in /tmp."""
     line = 'acl clients src "/root/clients.txt"'
     assert service.warned(line, name="trial.conf") == []
     assert service.warned(line, service="another") == []
@@ -265,7 +265,7 @@ def test_a_host_without_systemd_or_the_unit_has_no_sandbox(
 
 
 def test_a_unit_that_systemd_does_not_know_has_none(service: Service) -> None:
-    """systemctl has defaults for any name."""
+    """systemctl prints defaults for any unit name."""
     nothing = dict.fromkeys(SHOWN, "") | {"ProtectSystem": "no", "ProtectHome": "no", "PrivateTmp": "no"}
     service.has(**nothing)
     assert service.warned('acl clients src "/root/clients.txt"', "cache_log /srv/cache.log") == []

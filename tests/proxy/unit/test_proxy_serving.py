@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether Squid listens as it should, and when that is told."""
+"""Tests for the judgement whether Squid listens as it should, and when a change is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_picture_of_ports_that_take_plain_tcp_or_nothing_or_too_little() -> No
     assert seen == Picture((3128, 3129, 3130, 3131, 3132), (3129,), (3131, 3132), ((3130, 1, 2),))
     assert seen.served
     assert not seen.complete
-    # A process without CAP_SYS_PTRACE sees no owner of what another user's process listens on.
+    # Without CAP_SYS_PTRACE a process does not see which process of another user owns a listener.
     unknown = [Listening("*", 3128, "", (), mptcp=True), Listening("*", 3129, "", ())]
     assert serving.picture({3128: 1, 3129: 1, 3130: 1}, {5}, unknown, {3128: {""}, 3129: {""}}) == Picture(
         (3128, 3129, 3130), (3129,), (3130,)
@@ -54,7 +54,7 @@ def test_a_start_is_told_when_it_is_over_and_what_it_lacks_after_a_while() -> No
 
 
 def test_listeners_that_went_are_found_at_any_time_and_told_once() -> None:
-    """Defect: nobody looked any more after the start; all said that the proxy serves while nobody listened."""
+    """Defect: the listeners were checked only at the start, and a proxy without listeners was reported as serving."""
     judge = Judge(0.0)
     judge.looked(GOOD, True, 0.0)
     told = []
@@ -74,7 +74,7 @@ def test_a_worker_that_ends_and_is_started_again_is_not_told() -> None:
     assert not judge.looked(FEWER, True, 1000.0)
     assert judge.due == 1000.0 + SOON
     assert not judge.looked(GOOD, True, 1001.0)
-    # The next one has as long.
+    # The next failure has the full time again.
     assert not judge.looked(FEWER, True, 1010.0)
     assert not judge.looked(FEWER, True, 1010.0 + PASSING - 0.1)
     assert judge.looked(FEWER, True, 1010.0 + PASSING)
@@ -98,7 +98,7 @@ def test_a_reload_that_begins_late_has_its_time_all_the_same() -> None:
     assert not judge.looked(NOBODY, True, 61.0)
     assert not judge.looked(NOBODY, True, 50.0 + CHANGING - 1)
     assert judge.looked(NOBODY, True, 50.0 + CHANGING)
-    # One that lacks processes is not reading a file.
+    # Without some of its processes Squid is not reading a file.
     judge.expect_change(200.0)
     assert judge.looked(GOOD, True, 201.0)
     assert not judge.looked(NOBODY, False, 202.0)
@@ -112,7 +112,7 @@ def test_it_is_deserted_when_nobody_listened_for_long() -> None:
         judge.looked(NOBODY, True, float(second))
         assert not judge.deserted(False, float(second))
     assert judge.deserted(False, 10 + DESERTED)
-    # It has all its processes: it may be reading a long file.
+    # All processes of Squid run: it may be reading a long file.
     assert not judge.deserted(True, 10 + DESERTED)
     assert judge.deserted(True, 10 + UNOPENED)
     judge.looked(FEWER, True, 10 + DESERTED)
@@ -120,7 +120,7 @@ def test_it_is_deserted_when_nobody_listened_for_long() -> None:
 
 
 def test_a_reload_of_a_long_file_is_waited_for_though_a_worker_is_missing() -> None:
-    """Defect: the worker that read the file was ended 15 seconds after it had closed its listeners."""
+    """Defect: the supervisor ended the worker that read the file 15 seconds after it had closed its listeners."""
     judge = Judge(0.0)
     judge.looked(GOOD, True, 0.0)
     judge.expect_change(100.0)
@@ -142,20 +142,20 @@ def test_a_start_has_as_long_as_a_long_file_takes() -> None:
 
 
 def test_what_nobody_could_see_does_not_count_as_deserted() -> None:
-    """Defect: where ss was missing or failed, a healthy Squid was ended two minutes after its start."""
+    """Defect: if ss was missing or failed, a healthy Squid was ended two minutes after its start."""
     judge = Judge(0.0)
     assert not judge.blind(0.0)
     assert judge.due == INTERVAL
     assert not judge.deserted(True, UNOPENED)
     assert not judge.deserted(False, UNOPENED)
-    # One look amid a reload, and none after it.
+    # The last successful look was during a reload.
     judge.looked(GOOD, True, 200.0)
     judge.expect_change(300.0)
     judge.looked(NOBODY, True, 301.0)
     judge.blind(302.0)
     assert not judge.deserted(True, 301.0 + UNOPENED)
     assert not judge.deserted(False, 301.0 + UNOPENED)
-    # From the first look that sees again it counts.
+    # The time counts from the first look that succeeds again.
     judge.looked(NOBODY, True, 500.0)
     assert not judge.deserted(True, 500.0 + UNOPENED - 1)
     assert judge.deserted(True, 500.0 + UNOPENED)
@@ -183,18 +183,18 @@ def test_processes_that_do_not_run_at_all() -> None:
         assert standstill.looked({5: 100, 6: look}) == frozenset()
     assert standstill.looked({5: 100, 6: 10}) == {5}
     assert standstill.looked({5: 100, 6: 11, 7: 0}) == {5}
-    # It runs again, and another one has the number of one that ended.
+    # Process 5 runs again, and a new process has the number of an ended one.
     assert standstill.looked({5: 101, 6: 12}) == frozenset()
     assert standstill.looked({5: 101, 7: 0}) == frozenset()
 
 
 def test_a_listener_of_nobody_known_is_ours_only_at_an_address_of_ours() -> None:
-    """Defect: as a service, another program's listener on the same port at another address counted as Squid's."""
+    """Defect: without root, another program's listener on the same port at another address counted as Squid's."""
     foreign = Listening("127.0.0.1", 3128, "", ())
     ours = Listening("192.168.7.1", 3128, "", (), mptcp=True)
     hosts = {3128: {"192.168.7.1"}}
     assert serving.picture({3128: 1}, {5}, [foreign], hosts) == Picture((3128,), missing=(3128,))
     assert serving.picture({3128: 1}, {5}, [foreign, ours], hosts) == Picture((3128,))
-    # A name may stand for any address, and no host for all.
+    # A host name may stand for any address, and no host means all addresses.
     for host in ("proxy.example", "", "[::]", "0.0.0.0"):
         assert serving.picture({3128: 1}, {5}, [ours], {3128: {host}}) == Picture((3128,))

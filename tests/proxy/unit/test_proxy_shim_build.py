@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Building the preload libraries, and which are loaded."""
+"""Tests for building the preload libraries, and for choosing which ones are loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mptcp_proxy import shim
 
 
 def test_the_library_is_built_when_its_source_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiler here writes down that it was called; the real one is used by the kernel tests."""
+    """A stub replaces the compiler and records its calls; the kernel tests use the real one."""
     compiler = tmp_path / "cc"
     compiler.write_text('#!/bin/sh\necho called >> "$0.log"\nwhile [ "$1" != -o ]; do shift; done\necho built > "$2"\n')
     compiler.chmod(0o755)
@@ -56,7 +56,7 @@ def test_what_can_go_wrong_with_the_library(tmp_path: Path, monkeypatch: pytest.
 def test_what_others_could_have_put_there_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Defect: root loaded any library into Squid that the environment named, and ran any compiler."""
+    """Defect: root loaded any library that the environment named into Squid, and ran any compiler."""
     directory = tmp_path / "bin"
     directory.mkdir(0o755)
     file = directory / "file"
@@ -81,10 +81,10 @@ def test_what_others_could_have_put_there_is_not_run(
     directory.chmod(0o777)
     with pytest.raises(shim.ShimError, match=r"bin can be written by others \(mode 0777\)"):
         use(str(file))
-    # As /tmp is.
+    # The mode of /tmp.
     directory.chmod(0o1777)
     use(f"{directory}/../bin/file")
-    # A link that somebody else can let point elsewhere.
+    # Another user can change where this link points.
     (directory / "link").symlink_to(file)
     directory.chmod(0o755)
     use(str(directory / "link"))
@@ -102,7 +102,7 @@ def test_what_others_could_have_put_there_is_not_run(
     [
         ("fair", set(), [shim.TURNS, shim.LISTEN]),
         ("fair", set(shim.FEATURES), [shim.TURNS, shim.LISTEN]),
-        # The cure of uploads is in the library of the event loop.
+        # The fix for uploads is part of the event loop's library.
         ("kernel", set(), [shim.TURNS, shim.LISTEN]),
         ("kernel", {"zero-read"}, [shim.LISTEN]),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""squid.conf read as Squid reads it: continued lines, comments, macros, includes."""
+"""Tests for reading squid.conf as Squid does: continued lines, comments, macros, includes."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_seventeen_deep_is_too_deep(tmp_path: Path) -> None:
 
 
 def test_a_file_that_includes_itself_several_times_is_read_once(tmp_path: Path) -> None:
-    """Otherwise three lines are read 3 to the 16th time, by names that all mean the same file."""
+    """Otherwise, through several names of the same file, the three lines would be read 3 to the 16th time."""
     (tmp_path / "link.conf").symlink_to("main.conf")
     main = write(tmp_path, main="include DIR/main.conf\ninclude DIR/./ma*.conf\ninclude DIR/link.conf\n")
     lines, problems = read(main, "n")
@@ -248,7 +248,7 @@ def test_words_are_apart_by_blanks_and_tabs_alone() -> None:
     (statement,) = written(lines, "n")
     assert statement.words == ("acl", "a\u00a0b\x1cc\vd", "src", "all")
     assert [s.text for s in written([PhysicalLine("f", 1, "\u00a0# via on")], "n")] == ["\u00a0# via on"]
-    # White space behind these is C's, as Squid looks for them by itself.
+    # Behind these words Squid itself looks for white space, as C defines it.
     lines = [PhysicalLine("f", n, text) for n, text in enumerate(["if\vfalse", "via on", "endif", "if\u00a0false"], 1)]
     assert [s.applies for s in written(lines, "n")] == [True, False, False, True]
 
@@ -269,7 +269,7 @@ def test_a_missing_file() -> None:
     ],
 )
 def test_the_check_pages_header_of_an_earlier_version_is_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
-    """It names the client's end alone, which others may have, too."""
+    """The old header names only the client's end, which another connection may share."""
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     found = [each for each in checked.problems if "of an earlier version" in each.text]
     assert [(each.line, each.warning) for each in found] == [(2, True)] * warned
@@ -278,7 +278,7 @@ def test_the_check_pages_header_of_an_earlier_version_is_warned_of(tmp_path: Pat
 
 @pytest.mark.parametrize(("text", "warned"), [("half_closed_clients on", True), ("half_closed_clients off", False)])
 def test_half_closed_clients_are_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
-    """A client ends Squid, 5.7 and 6.13, by them."""
+    """With this setting a client can crash Squid 5.7 and 6.13."""
     checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [(each.line, each.warning) for each in checked.problems if "half_closed" in each.text] == [
         (2, True)
@@ -323,7 +323,7 @@ def test_the_advice_on_a_full_disk_drops_no_format_and_no_acl(tmp_path: Path, te
 
 
 def test_a_port_statement_leaves_room_for_what_is_added(tmp_path: Path) -> None:
-    """It gets options."""
+    """The proxy adds options to the statement."""
     for length, problems in ((8150, 0), (8170, 1)):
         checked = check(write(tmp_path, main=f"http_port 3128 {'x' * length}\n"), "n", None)
         assert len([each for each in checked.problems if "two for Squid" in each.text]) == problems
@@ -356,7 +356,7 @@ def test_a_statement_that_is_changed_stands_on_lines_that_squid_joins_to_it(
 
 @pytest.mark.parametrize("port", ["http_port 3128 name=C:\\ ", "http_port 3128 # C:\\ ", "http_port \\\n3128 name=\\ "])
 def test_a_port_that_gets_an_option_takes_no_rule_behind_it_into_its_line(tmp_path: Path, port: str) -> None:
-    """Defect: it lost the blank behind its backslash, so that it went on in the next line: the rule that denies."""
+    """Defect: the blank behind the backslash was lost, so that the next line, a denying rule, joined the statement."""
     rules = "acl here src 10.0.0.0/8\nhttp_access deny !here\nhttp_access allow all\n"
     main = write(tmp_path, main=f"{port}\n{rules}")
     checked = check(main, "n", None)
@@ -380,7 +380,7 @@ def test_a_port_that_gets_an_option_takes_no_rule_behind_it_into_its_line(tmp_pa
     ],
 )
 def test_a_longer_end_than_systemd_waits_for_is_warned_of(tmp_path: Path, text: str, warned: bool) -> None:
-    """Defect: nobody said that systemd ends Squid before, with the transfers that were to be saved."""
+    """Defect: no warning said that systemd kills Squid earlier, with the transfers that were to be finished."""
     configuration = tmp_path / "squid.conf"
     configuration.write_text(f"http_port 3128\n{text}\n")
     checked = check(configuration, "n", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the installed Squid says of a configuration."""
+"""Tests for the output of the installed Squid about a configuration."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ print(ascii(Squid(sys.argv[1], "5.7", "proxy").parse(Path("squid.conf"), "one"))
 
 
 def test_what_it_repeats_is_read_as_the_file_is_whatever_the_locale(tmp_path: Path) -> None:
-    """Defect: with a locale of another encoding "Müller" was not what the file has, and the start was refused."""
+    """Defect: with a locale of another encoding "Müller" did not match the file, and the start was refused."""
     program = tmp_path / "squid"
     program.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.buffer.write({STATEMENT!r})\n")
     program.chmod(0o755)
-    # Latin-1 is not installed everywhere, ASCII is; Python takes UTF-8 in its place unless it is told not to.
+    # Latin-1 is not installed everywhere, but ASCII is. Python would use UTF-8 instead unless this is disabled.
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     argv = [sys.executable, "-c", ASK, str(program)]
     answer = subprocess.run(argv, env=environment, capture_output=True, encoding="ascii", check=True)

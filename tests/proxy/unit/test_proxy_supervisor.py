@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How the supervisor ends."""
+"""Tests for the supervisor: how it ends, reloads and starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mptcp_proxy.supervisor import _environment, _Supervisor, load_congestion_co
 def test_a_stop_while_the_end_waits_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, came: signal.Signals | None, expected: int
 ) -> None:
-    """Defect: told to stop within the 15 s after Squid had given up, it ended as one that has failed."""
+    """Defect: a supervisor that was stopped within the 15 s after Squid's failure ended with a failure status."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_served", True)
@@ -50,7 +50,7 @@ def test_a_stop_while_the_end_waits_is_no_failure(
 
 
 def test_a_reload_while_the_end_waits_does_not_end_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the end came at once, and the unit soon was one that has failed."""
+    """Defect: a reload ended the wait at once, and the unit soon reached its start limit and failed."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.05)
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_served", True)
@@ -83,14 +83,14 @@ def test_reloads_that_wait_are_one_and_a_stop_waits_for_none(
     came: list[signal.Signals],
     checks: int,
 ) -> None:
-    """Defect: each was checked before the next sign of life, together longer than the service manager waits for it."""
+    """Defect: each pending reload was checked before the next watchdog message, which exceeded the watchdog time."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
     asked: list[Checked] = []
 
     def look(_is_unwanted: Callable[[], bool]) -> Checked:
         asked.append(checked)
-        signals._add(signal.SIGHUP, None)  # which is for the next round
+        signals._add(signal.SIGHUP, None)  # this signal is for the next round
         return checked
 
     signals = NotedSignals([])
@@ -106,7 +106,7 @@ def test_reloads_that_wait_are_one_and_a_stop_waits_for_none(
 
 
 def hangs(tmp_path: Path, first: str = "") -> Squid:
-    """Return a Squid that does not come to the end of its file, and does what *first* says before."""
+    """Return a fake Squid that runs the command *first* and then never finishes parsing."""
     program = tmp_path / "squid"
     program.write_text(f"#!/bin/sh\n{first}\nexec sleep 3600\n")
     program.chmod(0o755)
@@ -126,8 +126,10 @@ def running() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_reload_is_broken_off_for_a_stop_and_for_the_end_of_squid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes], why: str
 ) -> None:
-    """Defect: neither was seen before Squid had read its file: for 80 s where that names hosts and no name server
-    answers, while a service manager waits for 15."""
+    """Defect: the supervisor noticed a stop or Squid's end only when Squid had parsed the file.
+
+    That took 80 s if the file named hosts and no name server answered, but a service manager waits for 15 s.
+    """
     alive: list[bool] = []
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.Reported.give_sign_of_life", lambda self: alive.append(True))
@@ -153,7 +155,7 @@ def test_a_reload_is_broken_off_for_a_stop_and_for_the_end_of_squid(
 
 @pytest.mark.usefixtures("actions")
 def test_a_stop_is_heard_while_a_start_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: SIGTERM ended it as it stood, and what the check had made for itself stayed in /tmp."""
+    """Defect: SIGTERM ended the command at once, and the temporary files of the check stayed in /tmp."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     squid = hangs(tmp_path, "kill -TERM $PPID")
@@ -168,7 +170,7 @@ NO_NAME = Problem("acl pc src pc.invalid: Bad host/IP: 'pc.invalid' (-2) Name or
 
 @pytest.fixture
 def actions() -> Iterator[None]:
-    """What this process does at signals for which nobody has noted that they come, and does afterwards."""
+    """Fail if a stop signal comes before the supervisor has installed its handlers; restore the handlers after."""
 
     def unnoted(number: int, _frame: FrameType | None) -> None:
         raise AssertionError(f"nobody notes signal {number}")
@@ -192,7 +194,7 @@ def actions() -> Iterator[None]:
 def test_a_start_for_which_only_a_name_server_is_missing_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, problems: list[Problem], came: signal.Signals | None, expected: int
 ) -> None:
-    """Defect: it ended as one with a mistake in the file, after which systemd starts nothing again."""
+    """Defect: the start ended as if the file had a mistake, after which systemd does not restart the unit."""
     checked = Checked((), (), "proxy", Workers(), tuple(problems))
     monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
@@ -205,7 +207,7 @@ def test_a_start_for_which_only_a_name_server_is_missing_is_tried_again(
 
 @pytest.fixture
 def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start for which a name server is missing."""
+    """Let each check fail because a name server does not answer."""
     checked = Checked((), (), "proxy", Workers(), (NO_ANSWER,))
     monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
@@ -216,7 +218,7 @@ def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stop_that_comes_while_a_refused_start_waits_is_noted(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    """Defect: Ctrl-C in these 15 seconds gave a traceback."""
+    """Defect: Ctrl-C during these 15 seconds gave a traceback."""
 
     def say(text: object, *_: int) -> None:
         if "the end waits" in str(text):
@@ -229,7 +231,7 @@ def test_a_stop_that_comes_while_a_refused_start_waits_is_noted(
 
 @pytest.mark.usefixtures("actions", "unnamed")
 def test_a_reload_while_a_refused_start_waits_does_not_end_it_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the end came at once, and with it a start that failed too soon for systemd's limit."""
+    """Defect: a reload ended the wait at once, so that failing starts came too fast for systemd's start limit."""
     monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.05)
     signals = NotedSignals([])
     signals._add(signal.SIGHUP, None)
@@ -241,7 +243,7 @@ def test_a_reload_while_a_refused_start_waits_does_not_end_it_early(monkeypatch:
 def test_a_refused_reload_stays_refused_when_the_listeners_of_an_earlier_one_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes]
 ) -> None:
-    """Defect: the refusal was taken back, and "mptcp-proxy reload" said that the configuration was reloaded."""
+    """Defect: the refusal was overwritten, and "mptcp-proxy reload" reported that the configuration was reloaded."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.make_directories", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.install", lambda *_: None)
@@ -265,7 +267,7 @@ def test_a_refused_reload_stays_refused_when_the_listeners_of_an_earlier_one_are
 def test_the_congestion_control_is_asked_for_by_root_before_squid_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: a relay opens its connections as another user, for whom the kernel loads no module: it had cubic."""
+    """Defect: a relay connects as a user for whom the kernel loads no module, so it used cubic instead."""
     asked: list[str] = []
     good = Checked((), (), "proxy", Workers(), ())
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How connections to parents are carried, in the words of ss."""
+"""Tests for how connections to parents are carried, according to ss."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_subflows_of_one_connection_are_told_from_those_of_others() -> None:
 
 @pytest.mark.parametrize("name", [b"\xff", "fünfzehn Zeichen".encode()[:2]])
 def test_a_process_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
-    """Defect: beside a process whose name is no UTF-8, cut in mid-character for one, the doctor said nothing at all."""
+    """Defect: a process name that is not UTF-8, for example cut within a character, made the doctor print nothing."""
     other = line(remote="192.0.2.7:443", users=' users:(("NAME",pid=9,fd=3))')
     printed = f"{other}\n{line(inner=INITIAL)}\n".encode().replace(b"NAME", name)
     ss = tmp_path / "ss"

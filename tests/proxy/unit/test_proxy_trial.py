@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether Squid can read its configuration, found out while nobody waits."""
+"""Tests for the background trial whether Squid can read its configuration."""
 
 from __future__ import annotations
 

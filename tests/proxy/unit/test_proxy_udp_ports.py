@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who may ask Squid by SNMP, ICP and HTCP."""
+"""Tests for the check of who may query Squid by SNMP, ICP and HTCP."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def said(*texts: str) -> list[str]:
 
 @pytest.mark.parametrize("directive", PORTS)
 def test_who_lets_everybody_ask_is_warned(directive: str) -> None:
-    """Defect: nothing was said."""
+    """Defect: the check gave no warning."""
     port, words = PORTS[directive]
     (line,) = said(port, f"{directive} allow all")
     assert line.startswith(f"squid.conf:5: warning: {directive} allow all: 100 % of the Internet's IPv4 addresses may ")
     assert words in line
-    # By what all rules allow together, and as the opposite of the last one.
+    # Here all rules together allow everybody; or the implicit opposite of the last rule does.
     assert len(said(port, *HALVES, f"{directive} allow a", f"{directive} allow b", f"{directive} deny all")) == 1
     assert len(said(port, f"{directive} deny own")) == 1
 

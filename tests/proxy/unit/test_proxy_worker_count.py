@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How many workers Squid has, what is said of a number that makes no sense, and what Squid reads of it."""
+"""Tests for the number of Squid's workers: the default, warnings about unsuitable numbers, and the text for Squid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mptcp_proxy.configuration.workers import (
 from mptcp_proxy.places import Places, Role
 
 CACHE_MEM = 256 << 20
-"""Squid's default, bytes."""
+"""Squid's default for cache_mem in bytes."""
 ROOM = LEAST_SHARED + CACHE_MEM
 
 
@@ -74,7 +74,7 @@ def test_one_stays_where_several_would_mean_something_else(text: str, count: int
     found = wanted(list(statements(lines("via on", text), "n")), Role.PROXY, 4, ROOM)
     assert found.count == count
     assert (" ".join(text.split()[:2]) in found.reason) == (count == 1)
-    # The operator may know better.
+    # An explicit number of the operator takes precedence.
     assert wanted(list(statements(lines(text, "workers 4"), "n")), Role.PROXY, 4, ROOM).count == 4
 
 
@@ -112,7 +112,7 @@ def test_more_than_there_are_processors_is_worth_a_warning() -> None:
     ],
 )
 def test_a_cache_that_several_would_write_over_is_an_error(texts: list[str], told: bool) -> None:
-    """Squid 5.7 starts with it: one worker ends with "Failed to rename log file", the other goes on in its files."""
+    """Squid 5.7 starts: one worker ends with "Failed to rename log file", the other continues in its files."""
     found = list(worker_problems(list(statements(lines(*texts), "n")), 2))
     assert [(each.warning, "2 workers would write over each other's files" in each.text) for each in found] == [
         (False, True)
@@ -164,7 +164,7 @@ def test_what_is_stated_is_taken_out_and_the_number_put_first() -> None:
     ],
 )
 def test_each_of_several_workers_has_a_listener_of_its_own(given: list[str], wanted_lines: list[str]) -> None:
-    # Squid's own time, in which a worker that failed again and again is not started, is an hour.
+    # Squid's own default for restarting a worker that it has given up is an hour.
     assert texts(with_workers(lines(*given), 2)) == [
         "workers 2",
         "hopeless_kid_revival_delay 10 seconds",
@@ -217,7 +217,7 @@ def test_what_an_instance_has_already_is_room_for_it(monkeypatch: pytest.MonkeyP
 
 
 def test_what_others_made_by_its_names_is_no_room_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Defect: a symbolic link to a large file, or anybody's file, was counted, and workers ended when it was full."""
+    """Defect: a link to a large file, or any user's file, counted as free space, and workers ended when it was full."""
     there = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda _: there)
     free = shared_memory("n", tmp_path)
@@ -227,7 +227,7 @@ def test_what_others_made_by_its_names_is_no_room_for_it(monkeypatch: pytest.Mon
     assert shared_memory("n", tmp_path) == free
     large.rename(tmp_path / "n-file.shm")
     assert shared_memory("n", tmp_path) > free
-    # Whoever made it is neither root, nor who asks, nor Squid's user.
+    # The owner is neither root, nor the calling user, nor Squid's user.
     strangers = list((tmp_path / "n-file.shm").stat())
     strangers[4] = 54321
     monkeypatch.setattr(Path, "lstat", lambda _: os.stat_result(strangers))
@@ -263,7 +263,7 @@ def test_an_instance_that_runs_as_a_service_is_looked_at_where_it_has_its_own(
     ],
 )
 def test_the_cache_is_shared_where_anything_is_cached(texts: list[str], size: int) -> None:
-    """Defect: room was looked for as if nothing were cached, and Squid's workers ended by SIGBUS when it was full."""
+    """Defect: the space was computed as if nothing were cached, and workers ended by SIGBUS when it was full."""
     said = list(statements(lines(*texts), "n"))
     assert shared_cache(said) == size
     found = wanted(said, Role.PROXY, 4, LEAST_SHARED + size)

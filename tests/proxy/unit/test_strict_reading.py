@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The judge of the corpora: what it calls ambiguous, what it does not, and how it parts what it reads."""
+"""Tests for the judge of the corpora: what it calls ambiguous, what it accepts, and how it splits its input."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ AMBIGUOUS = {
     "two blanks in the first line": _get(first=b"GET  /x HTTP/1.1"),
     "another version": _get(first=b"GET /x HTTP/1.0"),
     "a blank line before": b"\r\n" + _get(),
-    # Whom it is for (RFC 9112, 3.2).
+    # Target and Host of a request (RFC 9112, 3.2).
     "no Host": b"GET /x HTTP/1.1\r\n\r\n",
     "two Hosts": _get(b"Host: b"),
-    # What follows.
+    # Data behind a request.
     "something behind the last chunk": _chunks(b"0\r\n\r\nX"),
     "something behind a body": _post(b"Content-Length: 1", body=b"ab"),
     "a head that does not end": _get()[:-4],
@@ -113,7 +113,7 @@ def test_a_fields_values_are_found_by_its_name_in_any_case() -> None:
 
 
 def test_most_of_the_corpus_is_ambiguous_as_it_is_sent() -> None:
-    """Else a proxy that passes all on as it comes would pass, too."""
+    """Otherwise even a proxy that passes on all bytes unchanged would pass the tests."""
     found = []
     for row in malformed.ROWS:
         try:
