@@ -47,7 +47,7 @@ def watched(argv: Sequence[str], tunnels: int, refreshes: int, within: float) ->
                 break
             try:
                 text += os.read(ours, 1 << 16)
-            except OSError:  # it has ended
+            except OSError:  # the program has ended
                 break
             times += [time.monotonic()] * (len(heads(text, tunnels)) - len(times))
         if process.poll() is None:

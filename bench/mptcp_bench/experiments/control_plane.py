@@ -30,7 +30,7 @@ from .options import count, counts
 from .scale_crowd import Crowd, with_crowd
 
 RATES = (250, 500, 750, 1000)
-"""Connections per second."""
+"""Rates that are measured, in connections per second."""
 SECONDS = 10
 OPTIONS = {
     "rate": f"connections a second, a list, default {','.join(map(str, RATES))}",

@@ -94,7 +94,7 @@ CONNECTIONS = {REQUESTS: 720, DOWNLOADS: 200, NEW: 50, NEW_LIMITED: 50}
 MOST_CONNECTIONS = 4096
 """Most connections that native/relay_load.c can open."""
 LARGE = 200_000_000
-"""Bytes of a download that outlasts the client's requests."""
+"""Size of the downloaded file in bytes. Its download takes longer than the client's requests."""
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
 UNDER_WAY = 1.0
 """Seconds that a busy client runs before the other client starts. Its rate is measured from their beginning."""

@@ -56,7 +56,7 @@ from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping
 from .upload_recorder import UploadRecorder
 
 RTTS = (20, 60)
-"""Milliseconds, on both paths."""
+"""RTTs of both paths in milliseconds."""
 OPTIONS = {
     "rtt": f"RTTs of both paths in ms, default {','.join(map(str, RTTS))}",
     "fault": "of Wi-Fi: loss, rate, silence, down; nothing: only what is without a fault; default all",

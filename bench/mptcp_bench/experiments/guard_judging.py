@@ -19,7 +19,7 @@ from .devices import DEVICES
 from .tables import mean, new_table
 
 ETHERNET, WIFI, CAP = 100, 30, 5
-"""Mbit/s."""
+"""Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
 WARM, FAULT, AFTER = 4.0, 8.0, 12.0
 """Seconds that are recorded before the fault, seconds of the fault, and seconds recorded after it."""
 AFTER_UPLOAD, AFTER_LIFTED = 24.0, 4.0
@@ -36,11 +36,11 @@ CAP_SPAN, CAP_EXCESS = 1.0, 1.1
 USED = 0.1
 """Least rate of Wi-Fi in Mbit/s in a transfer without a fault. Some of these transfers need little."""
 SLOW = 5
-"""Mbit/s of Wi-Fi with the fault ``rate``."""
+"""Rate of Wi-Fi during the fault ``rate``, in Mbit/s."""
 LOSS = 30
-"""Percent of Wi-Fi's packets with the fault ``loss``."""
+"""Percentage of Wi-Fi's packets that the fault ``loss`` drops."""
 SPAN = 0.5
-"""Seconds over which a rate is taken."""
+"""Seconds over which a rate is measured."""
 BEYOND = 1.1
 """Most data that may pass beyond the cap, as a multiple of the data that Wi-Fi carried less."""
 SHOWN = ("recovered", "during", "in_force", "relaxations", "beyond")

@@ -189,7 +189,7 @@ class Site:
     def crowd(self) -> None:
         with self._by("forwarder"):
             answered, seconds = map(float, self._device.run(python_command(CROWD), timeout=120).stdout.split())
-            time.sleep(1.5)  # it says once a second what it did
+            time.sleep(1.5)  # the forwarder writes its status once a second
             self._measured.add("crowd", "answered", answered)
             self._measured.add("crowd", "seconds", seconds)
             self._measured.add("crowd", "direct", float(home.forwarded(self._relay)["direct"]))

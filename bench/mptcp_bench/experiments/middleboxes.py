@@ -47,7 +47,7 @@ from .tables import new_table
 
 RATE = 20_000_000
 DELAY = 5_000
-"""Microseconds each way."""
+"""Delay of each direction in microseconds."""
 SIZE = 8_000_000
 TIMEOUT = 40.0
 OPTIONS = {"behaviour": f"which of {', '.join(BEHAVIOURS)}; default all"}

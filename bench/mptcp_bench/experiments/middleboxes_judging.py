@@ -119,7 +119,7 @@ def longest(looks: Sequence[Look], held: Iterable[bool]) -> float:
 
 
 def judge(downloads: Sequence[Download], behaviours: Collection[str], places: Collection[str]) -> list[Aim]:
-    """Return the aims. Raises ValueError if a behaviour was not tried at every place, or a download has no looks."""
+    """Return the aims. Raises ValueError if a behaviour was not tried at every place, or a download has no look."""
     aims = []
     for behaviour in behaviours:
         found = [each for each in downloads if each.behaviour == behaviour]

@@ -159,7 +159,7 @@ def measured(
         began, first, wires = time.monotonic(), load.read(), client.counters()
         grown, held = _memory(bed, procedure, process, load)
         seconds, last, wires_ = time.monotonic() - began, load.read(), client.counters()
-        # Use counters since before the transfer: the two are not read at the same moment, which matters less over a
+        # Count from before the transfer: the two counters are not read at the same moment, which matters less over a
         # longer time.
         passed = (proxy.interface_bytes("wan0").sent - sent) / max(1, _received(wires_, idle))
         capable, joined = accepted.read()

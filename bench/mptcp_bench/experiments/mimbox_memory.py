@@ -35,7 +35,7 @@ from .two_paths import slow_origin
 ADSL = EmulatedPath("adsl", Direction(8_000_000, 10_000), Direction(512_000, 10_000))
 MOBILE = EmulatedPath("3g", Direction(2_000_000, 40_000), Direction(256_000, 40_000))
 ORIGIN_RATE = 100
-"""Mbit/s."""
+"""Rate of the origin's link in Mbit/s."""
 BUSY = 20
 """Number of downloads at the same time."""
 HOLD, QUICK_HOLD = 300, 50

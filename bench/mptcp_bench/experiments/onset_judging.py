@@ -80,7 +80,7 @@ class Outcome:
     steady: float
     """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
     rtt: float
-    """Smoothed RTT of the capped subflow in the steady state, seconds."""
+    """Smoothed RTT of the capped subflow in the steady state, in seconds."""
     stalls: tuple[tuple[float, float], ...] = ()
     """Begin and end of each stall, in seconds after the onset. Adjacent samples are joined to one stall."""
 

@@ -22,7 +22,7 @@ PERIOD = 30.0
 EXCESS = 1.05
 """Most that a capped rate may be, as a multiple of the cap."""
 WINDOW = 1.0
-"""Seconds over which a rate is taken."""
+"""Seconds over which a rate is measured."""
 SECONDS = 1.0
 """Our cap's limits: most seconds of the cap's rate that a transfer may be ahead, and most seconds above the cap."""
 LEAST_CAPPED, LEAST_OTHER = 0.85, 0.9

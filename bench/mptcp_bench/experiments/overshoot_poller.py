@@ -24,7 +24,7 @@ class Poller:
         self._paced = Paced(self._look, period)
 
     def start(self, moment: float) -> None:
-        """Start at *moment*, as time.monotonic(), when a transfer began whose bytes the counter hardly includes yet."""
+        """Start at *moment*, as time.monotonic(), when a transfer began. No reading includes its bytes yet."""
         self._before = self._read()
         self._paced.start(moment + self._phase)
 

@@ -74,7 +74,7 @@ def pin(pid: int, processors: Collection[int]) -> None:
         if not (found := strays(pid, processors)):
             return
         for thread in found:
-            with suppress(ProcessLookupError):  #  # it ended meanwhile
+            with suppress(ProcessLookupError):  #  # the thread ended meanwhile
                 os.sched_setaffinity(thread, processors)
 
 

@@ -134,7 +134,7 @@ class Work:
             before = replace(cell, client="two", number=2 * cell.at_once)
             with bed.set_up(before, variant):
                 check_joins(before, bed.fetch(before))
-        # The throttler does not know that the client has lost a path, so to it the client is new.
+        # A client that lost a path counts as new, because what the throttler knows about it is outdated.
         unknown = variant == "ours" and (not bed.known or cell.client == "lost")
         with bed.set_up(cell, variant):
             batch = bed.fetch(cell)

@@ -99,7 +99,7 @@ class Cell:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each file."""
+        """The size of each file in bytes."""
         if self.size == MIXED:
             return list(islice(cycle(PAGE), self.number))
         return [octets_of(self.size)] * self.number

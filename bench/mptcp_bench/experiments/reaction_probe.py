@@ -57,7 +57,7 @@ class Wire:
             except BlockingIOError:
                 return
             if address[2] != socket.PACKET_OUTGOING or len(frame) < _HEADERS + 20 or frame[12:14] != b"\x08\x00":
-                continue  # from before the filter
+                continue  # captured before the filter was attached
             source_port, client_port = struct.unpack_from("!HH", frame, _HEADERS)
             length = struct.unpack_from("!H", frame, 16)[0] - 20 - (frame[_HEADERS + 12] >> 4) * 4
             if source_port == self._port and length > 0:

@@ -124,7 +124,7 @@ def growth(samples: Sequence[Reading], value: Callable[[Reading], float]) -> flo
     if not middle or not all(map(math.isfinite, found)):
         return math.nan
     before, after = median([value(each) for each in middle]), median([value(each) for each in last])
-    # Divide by at least 1: a count of less than one may grow to one.
+    # Divide by at least 1, because a median can be 0.
     return (after - before) / max(before, 1.0)
 
 

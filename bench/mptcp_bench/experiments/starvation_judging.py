@@ -69,7 +69,7 @@ class Measured:
 
 
 def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs: int) -> list[Aim]:
-    """Return the aims of the *planned* layouts and variants, for means over *runs*. Runs without policy are counted."""
+    """Return the aims of the *planned* layouts and variants, for means over *runs*; with links only *runs* count."""
     found = []
     for layout, variant in planned:
         there = [m for m in measured if (m.layout, m.variant) == (layout, variant)]

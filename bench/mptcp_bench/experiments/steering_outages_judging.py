@@ -137,7 +137,7 @@ def _compared(cell: Cell, outcomes: Sequence[Outcome], beside: Sequence[Outcome]
     if min(len(steered), len(without)) > 1 and any(without):
         found.append(no_less(f"{cell}: Mbit/s, × without a mode", steered, without, SLOWER))
     elif without:
-        # This is for a single run, and for a rate of 0 without a mode, of which no share can be computed.
+        # Use a fixed bound for a single run, and if the rate without a mode is 0, so that no ratio exists.
         found.append(Aim(f"{cell}: Mbit/s", fmean(steered), least=round((1 - SLOWER) * fmean(without), 2)))
     # priority-based is judged only for uploads: for downloads at full speed, as paced ones begin, it uses both paths.
     if cell.mode == "active-standby" or (cell.mode in BY_ORDER and cell.load == "upload"):

@@ -93,7 +93,7 @@ def runs(
 
 
 def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> Run:
-    """Return the run with all *measured* workloads. With MPTCP it is valid only if a second subflow joined once."""
+    """Return the run with all *measured* workloads. With MPTCP it is valid if some connection had two subflows."""
     parts = {key: conversions.exchanges for key, conversions in measured.items()}
     if protocol == MPTCP and all(e.subflows < 2 for exchanges in parts.values() for e in exchanges):
         return Run(protocol, number, valid=False, reason="no second subflow was established")

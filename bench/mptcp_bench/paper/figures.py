@@ -46,7 +46,7 @@ class Panel:
 
     draw: Callable[[Any], None]
     share: float = 1.0
-    """Share of its row's width."""
+    """Share of the row's width that the axes take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def _milliseconds(statistic: Statistic) -> str:
 
 
 def _never(m: Measured, case: str) -> Finding | None:
-    """Return a finding if a transfer of *case* was never capped, else None. Raises Missing for a single transfer."""
+    """Return a finding if a transfer of *case* was never capped, or None. Raises Missing for a single transfer."""
     capped = m(case, CAPPED)
     if capped.n < FEWEST:
         raise Missing(f"A single transfer of {m.result.case(case).title} does not tell whether its cap comes")

@@ -72,7 +72,7 @@ def target(head: bytes) -> str | None:
         return None
     try:
         parts = urlsplit(words[1].decode("ascii"))
-    except ValueError:  # not ASCII, or a host that is none
+    except ValueError:  # not ASCII, or an invalid host
         return None
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 

@@ -26,7 +26,7 @@ class Packet:
     """One TCP segment."""
 
     time: int
-    """Nanoseconds since the epoch."""
+    """Time of capture in nanoseconds since the epoch."""
     source: bytes
     """Source address, packed into 4 or 16 bytes; :attr:`destination` likewise."""
     source_port: int

@@ -30,7 +30,7 @@ class Piece:
     start: int
     end: int
     time: int
-    """Nanoseconds since the epoch."""
+    """When the bytes were first seen, in nanoseconds since the epoch."""
 
 
 class Stream:

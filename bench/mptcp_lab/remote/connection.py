@@ -116,8 +116,8 @@ def ssh_command(login: Login, run_id: str) -> list[str]:
     variables = {"CODE": _CODE, "RUN": run_id, "PARENT": login.directory or ""}
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
     options = [word for key, value in login.options.items() for word in ("-o", f"{key}={value}")]
-    # Start sh, because the login shell may be another. The user's options come before ours: ssh uses an option's first
-    # value.
+    # Start sh, because the login shell may be another. ssh uses an option's first value, so that the user's
+    # values override the ones in _AFTER, but not the ones in _BEFORE.
     remote = f"exec sh -c {shlex.quote(script)}"
     return ["ssh", *_BEFORE, *options, *_AFTER, "--", login.destination, remote]
 

@@ -66,7 +66,7 @@ def command(relay: LiveNode, name: str, settings: Path) -> list[str]:
 @contextmanager
 def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
     """Run the gateway during the scope, which begins when both uplinks are good. *confined* precedes the command."""
-    (relay.directory / DIRECTORY / "status.json").unlink(missing_ok=True)  #  # left by a killed one
+    (relay.directory / DIRECTORY / "status.json").unlink(missing_ok=True)  #  # a killed gateway may have left it
     with relay.running([*confined, *command(relay, "run", settings)], name="gateway") as process:
         wait_until(lambda: verdicts(relay) == ["good", "good"], "both uplinks are good", process=process)
         yield process
