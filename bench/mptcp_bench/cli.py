@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-bench``: the demo, the paper's experiments and our own, their report, and clean-up after a killed run."""
+"""``mptcp-bench``: the demo, the paper's experiments and ours, their report, and clean-up after killed runs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ ALL = "all"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     arguments = _parser().parse_args(argv)
-    # apache2, squid and iptables are there; su(1) and cron(8) omit it.
+    # Add the directories of apache2, squid and iptables, which su(1) and cron(8) omit.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
-    # Apache's and Squid's workers run as other users and enter directories made here.
+    # Apache's and Squid's workers run as other users. They must be able to enter directories that are made here.
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -56,13 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str, error: BaseException | None = None) -> None:
-    """Print *text* for people, then the notes of *error*, about what is kept of the measurements."""
+    """Print *text*, then the notes of *error*, which say which measurements are kept."""
     for line in (*text.splitlines(), *getattr(error, "__notes__", ())):
         print(f"mptcp-bench: {line}", file=sys.stderr)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    # A second Ctrl-C must not break off the clean-up.
+    # Ignore further signals, because a second Ctrl-C must not interrupt the clean-up.
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -111,11 +111,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _FILE_WIDTH = 120
-"""Columns of a table that is written to a file: as wide as the widest table needs."""
+"""Columns of a table that is not printed to a terminal: the width of the widest table."""
 
 
 def _with_testbeds(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Return the exit code of *command*, which uses testbeds: 1 if one left something behind, which is printed last."""
+    """Return the exit code of *command*, or 1 if a testbed left something behind, which is printed last."""
     with collected_leftovers() as left:
         try:
             code = command(arguments)
@@ -190,7 +190,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
         )
         result_file.write(result, target)
     except BaseException as error:
-        # Without a result there must be no directory either; one with an earlier result is not empty.
+        # Remove the directory if the run made it. A directory with an earlier result is not empty and stays.
         with suppress(OSError):
             target.parent.rmdir()
         if not isinstance(error, OptionError):
@@ -210,7 +210,7 @@ def _experiment(arguments: argparse.Namespace) -> int:
 
 
 def _draw(pictures: Sequence[Picture], target: Path) -> None:
-    """Draw *pictures* beside the result *target*, after removing those of an earlier run."""
+    """Draw *pictures* beside the result *target*, after removing an earlier run's files."""
     files = [(each, target.with_name(f"{each.name}.{ending}")) for each in pictures for ending in ("png", "svg")]
     for _, file in files:
         file.unlink(missing_ok=True)
@@ -218,7 +218,7 @@ def _draw(pictures: Sequence[Picture], target: Path) -> None:
         try:
             picture.draw(file)
         except BaseException as error:
-            # Remove half a picture.
+            # Remove the incomplete picture.
             file.unlink(missing_ok=True)
             error.add_note(f"{target} has what was measured; {file.name} could not be drawn")
             raise
@@ -280,7 +280,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     if arguments.inventory is not None:
         from mptcp_lab.remote import cleanup, read_inventory
 
-        # Read before anything is removed: an invalid inventory would hide what was removed.
+        # Read the inventory first: if it is invalid, the error would hide the report of what was removed.
         cleaners.append(partial(cleanup, read_inventory(arguments.inventory)))
     cleaned = [clean() for clean in cleaners]
     done = [line for each in cleaned for line in each.done]

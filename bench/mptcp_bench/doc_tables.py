@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Generate the tables in docs/ from results, so that a page cannot say what was not measured.
 
-``docs/results/NAME.json`` keeps provenance, verdicts and tables of a result, without the single values. The page made
-by ``mptcp-bench report --kept`` shows all of it (``kept_report``); a page in docs/ shows what its reader needs. There a
-table stands between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``; *KEY* is ``aims``, ``claims`` or the key of a
-table. ``<!-- table: NAME.KEY [COLUMN; COLUMN]: WORDS; WORDS -->`` selects the first and the named columns, and the rows
-whose cells, joined by commas, contain one of the WORDS; an empty first cell repeats the one above, and ``…`` among
-WORDS matches anything. ``brief`` instead of ``table`` omits intervals, the aims' bounds and verdicts, and names the
-file instead of the command. ``<!-- verdicts: NAME, NAME -->`` lists the papers' claims and the verdicts, without the
-figures. Below verdicts that today's judge would not all repeat, the page states the difference (``earlier_rules``).
-``mptcp-bench report --docs`` writes the pages, and a unit test compares them.
+``docs/results/NAME.json`` keeps a result's provenance, verdicts and tables, but not its single values. ``mptcp-bench
+report --kept`` makes a page of all these (``kept_report``); a page in docs/ shows only what its reader needs.
+
+In a page in docs/, a table is between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``. *KEY* is ``aims``, ``claims``
+or the key of a table. ``<!-- table: NAME.KEY [COLUMN; COLUMN]: WORDS; WORDS -->`` selects the first column and the
+named ones, and the rows whose cells, joined by commas, contain one of the WORDS. For this, an empty first cell repeats
+the one above it, and ``…`` in WORDS matches any text. ``brief`` in place of ``table`` omits intervals and the aims'
+bounds and verdicts, and names the file in place of the command. ``<!-- verdicts: NAME, NAME -->`` lists the papers'
+claims with their verdicts, without figures. If verdicts were made by an earlier rule than today's, the page says below
+them how it differed (``earlier_rules``). ``mptcp-bench report --docs`` writes the pages, and a unit test compares them.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from .result_file import ExperimentResult, JudgedAim, Judgement, Result, ResultE
 
 DOCS = REPOSITORY / "docs"
 KEPT = "results"
-"""Directory within docs/."""
+"""Directory of the kept results within docs/."""
 BEGIN = re.compile(
     r"<!-- (?:(?P<form>table|brief): (?P<name>[\w-]+)\.(?P<key>[\w-]+)(?: \[(?P<columns>[^]]+)\])?(?:: (?P<words>.+?))?"
     r"|verdicts: (?P<names>[\w-]+(?:, [\w-]+)*)) -->"
 )
 END = "<!-- end -->"
 OTHERS = ("<!-- keys", "<!-- metrics")
-"""Begin tables that are made from the code, not from results."""
+"""Begin of tables that are generated from the code, not from results."""
 MARK = ("<!-- table", "<!-- brief", "<!-- verdicts", END)
 INTERVAL = re.compile(r" \([^()]+ to [^()]+\)| ± [^ ]+")
 COMMIT = re.compile("[0-9a-f]{40}")
-"""``provenance`` of a clean working copy."""
+"""``provenance`` of a run from a clean working copy."""
 VERDICTS = ("aims", "claims")
 SIGNS = {"met": "met", "missed": "**missed**", "no aim": ""}
 
 
 def summary(found: Result) -> ExperimentResult:
-    """Return what the documentation keeps of *found*."""
+    """Return the part of *found* that the documentation keeps."""
     if isinstance(found, ExperimentResult):
         return replace(found, data={}, pictures=())
     assert isinstance(found, PaperResult)
@@ -61,7 +62,7 @@ def summary(found: Result) -> ExperimentResult:
 
 
 def unfit(found: ExperimentResult) -> list[str]:
-    """Return why no page may show *found*, one reason each; empty if one may."""
+    """Return the reasons why no page may show *found*; empty if a page may."""
     reasons = []
     if not found.complete:
         reasons.append("it was interrupted")
@@ -78,7 +79,7 @@ def unfit(found: ExperimentResult) -> list[str]:
 
 
 def keep(name: str, results: Path, docs: Path = DOCS) -> None:
-    """Keep the result *name* below *results*. Raises ResultError if it is missing or :func:`unfit`."""
+    """Keep the result *name* from below *results*. Raises ResultError if it is missing or :func:`unfit`."""
     source = results / name / result_file.FILE
     found = summary(load(source))
     if reasons := unfit(found):
@@ -87,18 +88,18 @@ def keep(name: str, results: Path, docs: Path = DOCS) -> None:
 
 
 def read_kept(docs: Path = DOCS) -> dict[str, ExperimentResult]:
-    """Return all kept results by name. Raises ResultError for a file that is no result."""
+    """Return all kept results by name. Raises ResultError for a file that is not a result."""
     return {source.stem: result_file.load(source, ExperimentResult) for source in sorted((docs / KEPT).glob("*.json"))}
 
 
 def pages(docs: Path = DOCS) -> dict[Path, str]:
-    """Return every page with the kept results. Raises ResultError if a page names a missing result or table."""
+    """Return each page's text with the kept results. Raises ResultError if a page names a missing result or table."""
     kept = read_kept(docs)
     return {page: generated(page.read_text(), kept, page.name) for page in sorted(docs.glob("*.md"))}
 
 
 def write_pages(docs: Path = DOCS) -> list[Path]:
-    """Write and return the pages that differ from the results; raises ResultError as :func:`pages`."""
+    """Write the pages that differ from the results, and return their paths; raises ResultError as :func:`pages`."""
     stale = [(page, text) for page, text in pages(docs).items() if page.read_text() != text]
     for page, text in stale:
         page.write_text(text)
@@ -106,7 +107,7 @@ def write_pages(docs: Path = DOCS) -> list[Path]:
 
 
 def generated(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
-    """Return *text* of the *page* with every table as in *kept*. Raises ResultError: page, line, and what there is."""
+    """Return *text* of *page* with each table as in *kept*. Raises ResultError: page, line, and the known names."""
     return "\n".join(_lines(text, kept, page))
 
 
@@ -185,7 +186,7 @@ def _table(found: ExperimentResult, key: str, where: str) -> Table:
 
 
 def _rows(table: Table, words: str | None, where: str) -> Table:
-    """Return the rows of *table* that contain one of the *words*. Raises ResultError for words without a row."""
+    """Return the rows of *table* that contain one of the *words*. Raises ResultError if a word matches no row."""
     if not words:
         return table
     rows = tuple(_labelled(table.rows))
@@ -212,7 +213,7 @@ def _columns(table: Table, columns: str | None, where: str) -> Table:
 
 
 def _brief(table: Table, key: str) -> Table:
-    """Return *table* without intervals; of aims also without bounds and verdicts."""
+    """Return *table* without intervals; a table of aims also without bounds and verdicts."""
     head, *rows = (row[:2] if key == "aims" else row for row in (table.head, *table.rows))
     rows = [(row[0], *(INTERVAL.sub("", cell) for cell in row[1:])) for row in rows]
     return replace(table, head=head, rows=tuple(rows))
@@ -231,7 +232,7 @@ def _row(aim: JudgedAim) -> tuple[str, ...]:
 
 
 def markdown(table: Table) -> Iterator[str]:
-    """Yield the lines of *table*."""
+    """Yield the lines of *table* in Markdown."""
     for row in (table.head, ("---",) * len(table.head), *table.rows):
         yield "|" + "|".join(f" {_cell(cell)} " if cell else " " for cell in row) + "|"
 
@@ -241,7 +242,7 @@ def _cell(text: str) -> str:
 
 
 def origin(found: Result) -> str:
-    """Return a table's origin in one line."""
+    """Return a line that says where a table's figures come from: command, date, kernel, processors."""
     here = found.provenance
     processors = "1 processor" if here.processors == 1 else f"{here.processors} processors"
     return f"`{here.command}`, {here.started[:10]}, Linux {here.kernel.partition('-')[0]}, {processors}."

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kept results in docs/ that an earlier, weaker judge made, each with what it lacks. Pure.
+"""Kept results in docs/ whose verdicts an earlier, weaker rule made, each with what that rule left out. Pure.
 
-A stricter judge cannot judge earlier measurements, because their single values are not kept. Such a result stays until
-the experiment is run again; docs/ say beside its verdicts what they do not answer. An entry names the measuring commit,
-so that it excuses no newer result. ``tests/bench/unit/test_kept_results.py`` fails if an entry is missing.
+Today's rule cannot be applied to earlier measurements, because their single values are not kept. Such a result stays
+until the experiment is run again; until then docs/ says beside its verdicts what they leave out. An entry names the
+commit that made the measurement, so that it does not excuse a newer result. ``tests/bench/unit/test_kept_results.py``
+fails if an entry is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EARLIER: Mapping[tuple[str, str], str] = {
     ("outages", "4f093e3"): _PATHS,
     ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence, change and cost were not",
 }
-"""By the name of the kept result and the first seven digits of the measuring commit."""
+"""How each earlier rule differs, by the kept result's name and the first seven digits of the commit that made it."""
 
 
 def earlier_rule(name: str, found: Result) -> str | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One HTML page of all that docs/results keeps: every verdict and table, with the pictures from docs/.
+"""One HTML page of all results in docs/results: every verdict and table, with the pictures from docs/.
 
-The pages in docs/ show a few of these tables; this one leaves nothing out.
+The pages in docs/ show a few of these tables. This page shows them all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .report_model import Chapter, Figure, word
 from .result_file import ExperimentResult, JudgedClaim, Judgement, ResultError
 
 PICTURES = (".", "paper")
-"""Directories within docs/."""
+"""Directories of the pictures within docs/."""
 
 
 def write_kept_report(target: Path, docs: Path = DOCS) -> None:
-    """Write the page of all results kept in *docs* into *target*. Raises ResultError if there is none, OSError."""
+    """Write the page of all results kept in *docs* into *target*. Raises ResultError if none is kept, and OSError."""
     kept = read_kept(docs)
     if not kept:
         raise ResultError(f"{docs / KEPT}: no result is kept in it")

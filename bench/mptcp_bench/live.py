@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The running demo: throughput of each path in the terminal, or occasional lines without a terminal."""
+"""The demo's live view: each path's throughput in the terminal; without a terminal, a line now and then."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .displayed_path import DisplayedPath
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 HISTORY = 60
-"""Samples, if the terminal is wide enough."""
+"""Number of past samples that are shown, if the terminal is wide enough."""
 BAR = 20
 _BESIDE = 52
-"""Columns for label, rate, bar and the gaps between them."""
+"""Columns that label, rate, bar and the gaps between them take."""
 PLAIN_INTERVAL = 2.0
 
 
 def sparkline(values: Sequence[float], top: float) -> str:
-    """Return *values* as block characters; *top* is a full block."""
+    """Return *values* as block characters. A value of *top* is a full block."""
     last = len(_BLOCKS) - 1
     return "".join(_BLOCKS[max(0, min(last, round(value / top * last)))] for value in values)
 
 
 class View(AbstractContextManager["View"]):
-    """Shows one download after the other."""
+    """A view that shows one download after another."""
 
     def __init__(self, console: Console, recorder: Recorder, paths: Sequence[DisplayedPath]) -> None:
         self._console = console
@@ -65,11 +65,11 @@ class View(AbstractContextManager["View"]):
             self._console.print(title, highlight=False, soft_wrap=True)
 
     def finish(self, line: str) -> None:
-        """Print how the download went; it stays on the screen."""
+        """Print *line* about a finished download, which stays on the screen."""
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def rest(self, seconds: float) -> None:
-        """Keep showing for *seconds* without a download."""
+        """Keep the view up to date for *seconds* between two downloads."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self._live is not None:

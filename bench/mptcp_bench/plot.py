@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The demo's picture: throughput of each path over time, one band for each download."""
+"""The demo's picture: throughput of each path over time, with a band for each download."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .displayed_path import DisplayedPath
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One download on the time axis."""
+    """One download on the time axis, with its texts."""
 
     start: float
     end: float
@@ -26,7 +26,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A rate worth a dashed line within a band."""
+    """A rate that is drawn as a dashed line within a band."""
 
     band: int
     rate: float
@@ -44,7 +44,7 @@ def throughput(
     title: str,
     subtitle: str,
 ) -> None:
-    """Draw *samples* into the PNG file *target*."""
+    """Draw *samples*, with *bands* and *levels*, into the PNG file *target*."""
     figure = style.new_figure(13, 6.5)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)

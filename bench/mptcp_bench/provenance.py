@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Provenance of a result: command, commit, kernel, versions, seed. Part of every result file."""
+"""Provenance of a result: command, commit, kernel, versions, seed. Every result file contains it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNKNOWN = "unknown"
 
 
 def _output(*argv: str) -> str | None:
-    """Return a command's output, None if it is missing or failed."""
+    """Return a command's output; None if the command is missing or fails."""
     try:
         done = run(argv, check=False)
     except TestbedError:
@@ -49,7 +49,7 @@ def _squid() -> str:
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the command line *words* without ``--output``, which says nothing about the results."""
+    """Return the command line *words* without ``--output``, which does not affect the results."""
     program, *given = words
     kept = [
         word
@@ -60,7 +60,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 def collect(seed: int | None = None) -> Provenance:
-    """Describe the current run."""
+    """Return the provenance of the current run."""
     return Provenance(
         command=_command(sys.argv),
         commit=_commit(),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One HTML page of all results, the paper's and ours: verdicts, figures, tables, and provenance.
+"""One HTML page of all results, the paper's and ours: verdicts, figures, tables and provenance.
 
-The page is self-contained (style, figures as SVG in data URLs) and fetches nothing, so that it can be sent and kept.
-``paper/chapter.py`` puts a result of the paper into words; the template only arranges and escapes words.
+The page is self-contained (styles, and figures as SVG in data URLs) and fetches nothing, so that it can be sent and
+kept. ``paper/chapter.py`` turns a result of the paper into text. The template only arranges and escapes text.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ ORDER = (*scenarios.NAMES, *EXPERIMENTS)
 
 @dataclass(frozen=True, slots=True)
 class FoundResult:
-    """A result file."""
+    """A result that was read, and its directory."""
 
     result: Result
     directory: Path
-    """Holds its pictures."""
+    """The directory of the result file, which also has its pictures."""
 
 
 def load(source: Path) -> Result:
-    """Read a result of the paper or of ours, by its ``experiment``. Raises ResultError, one line: file, key, value."""
+    """Read a result, the paper's or ours. Raises ResultError, whose text is one line with file, key and value."""
     text = result_file.read_bytes(source)
     name = None
     with suppress(ValueError, AttributeError):
         name = json.loads(text).get("experiment")
     if name in scenarios.NAMES:
-        # Judge by today's claims, whatever was judged when it was run.
+        # Judge by today's rules. The verdicts in the file may be by earlier ones.
         return judged(result_file.from_json(text, str(source), PaperResult))
     return result_file.from_json(text, str(source), ExperimentResult)
 
 
 def read(directory: Path) -> list[FoundResult]:
-    """Return the results below *directory*, the paper's first. Raises ResultError: a line per wrong file, or none."""
+    """Return the results below *directory*, the paper's first. Raises ResultError if a file is wrong or none exists."""
     found, wrong = [], []
     for source in result_file.find(directory):
         try:
@@ -65,12 +65,12 @@ def read(directory: Path) -> list[FoundResult]:
 
 
 def position(name: str) -> int:
-    """Return the place of the experiment *name* in the report: the paper's come first."""
+    """Return the place of the experiment *name* in the report, in which the paper's experiments come first."""
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 def chapter(found: FoundResult) -> Chapter:
-    """Return a result in words."""
+    """Return the report's chapter about a result."""
     if isinstance(found.result, PaperResult):
         return paper_chapter.chapter(found.result)
     assert isinstance(found.result, ExperimentResult)
@@ -98,24 +98,24 @@ def _own_chapter(found: ExperimentResult, directory: Path) -> Chapter:
 
 
 def explanation(name: str) -> tuple[str, ...]:
-    """Return how our experiment *name* is measured, in paragraphs; empty for any other."""
+    """Return how our experiment *name* measures, in paragraphs; empty for another experiment."""
     text = EXPERIMENTS[name].explanation.replace("``", "").replace("*", "") if name in EXPERIMENTS else ""
     return tuple(" ".join(each.split()) for each in text.split("\n\n") if each)
 
 
 def missing(there: Iterable[str]) -> tuple[str, ...]:
-    """Return the experiments, the paper's and ours, that are not *there*."""
+    """Return the names of all experiments, the paper's and ours, that are not among *there*."""
     names = set(there)
     return tuple(name for name in ORDER if name not in names)
 
 
 def report(found: Sequence[FoundResult]) -> str:
-    """Return the page for *found*, in the given order."""
+    """Return the page with the results *found*, in the given order."""
     return page([chapter(each) for each in found])
 
 
 def page(shown: Sequence[Chapter]) -> str:
-    """Return the page of the chapters *shown*, in the given order."""
+    """Return the page with the chapters *shown*, in the given order."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -138,11 +138,11 @@ def page(shown: Sequence[Chapter]) -> str:
 
 
 def write_report(directory: Path, target: Path) -> tuple[str, ...]:
-    """Write the page of all results below *directory* into *target*, and return the names of missing experiments.
+    """Write the page of all results below *directory* into *target*. Return the names of missing experiments.
 
-    The paper's figures are drawn anew from the results; ours are those that the run left.
+    The paper's figures are drawn anew from the results. Our figures are the files that the run wrote.
 
-    :raises ResultError: a file is wrong, one line each, or there is none
+    :raises ResultError: a file is wrong (the text has a line for each), or no result exists
     :raises OSError: *target* cannot be written
     """
     found = read(directory)

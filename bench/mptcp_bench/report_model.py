@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the report shows of one experiment, the paper's or ours, in words. Pure."""
+"""The report's chapter about one experiment, the paper's or ours. Pure."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """One experiment, in words."""
+    """The texts, tables and figures about one experiment."""
 
     result: Result
     label: str
-    """``Figure 3``, or the name of the command."""
+    """``Figure 3``, or the experiment's name on the command line."""
     done: str = ""
-    """How much of the plan is done."""
+    """Text about how many of the planned runs are done."""
     explanation: tuple[str, ...] = ()
-    """How it is measured, in paragraphs."""
+    """How the experiment measures, in paragraphs."""
     claims: tuple[JudgedClaim, ...] = ()
     aims: tuple[JudgedAim, ...] = ()
     figures: tuple[Figure, ...] = ()
     warnings: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     failed: tuple[str, ...] = ()
-    """Runs that are no data points."""
+    """Texts about the runs that are not data points."""
     parameters: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -50,7 +50,7 @@ class Chapter:
 
 
 def word(value: Scalar) -> str:
-    """Return a parameter's value for people."""
+    """Return a parameter's value as text for people."""
     if value is None:
         return "—"
     if isinstance(value, bool):

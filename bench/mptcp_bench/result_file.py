@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``results/NAME/result.json``, of the paper's experiments and of ours: common fields, reading and writing.
+"""``results/NAME/result.json`` of the paper's experiments and of ours: common fields, reading and writing.
 
-No other file is read to report or to judge. Rules: SI units (seconds, bits per second, bytes, shares from 0 to 1)
-unless an aim names its unit; the JSON keys are the field names below and of the subclasses; a file is replaced in one
-step, so that an interrupted experiment leaves its last complete file.
+Reports and judges read no other file. Rules: values are in SI units (seconds, bits per second, bytes, shares from 0 to
+1), unless an aim names its unit. The JSON keys are the field names below and in the subclasses. A file is replaced in
+one step, so that the last complete file stays if an experiment is interrupted.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any, Literal, TypeVar
 
 FILE = "result.json"
 EXACT = 17
-"""Digits that represent a float exactly."""
+"""Number of digits that represent a float exactly."""
 
 Scalar = str | int | float | bool | None
 AimVerdict = Literal["met", "missed", "no aim"]
 Judgement = Literal["holds", "fails", "differs", "not judged"]
-"""Verdict on a claim of the paper: ``paper.judging`` defines each."""
+"""Verdict on a claim of the paper. ``paper.judging`` defines each."""
 
 
 class ResultError(Exception):
-    """A file that is no result, or a result that contradicts itself: a one-line message."""
+    """A file that is not a result, or a result that contradicts itself. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Enough to run the experiment again."""
+    """What is needed to run the experiment again."""
 
     command: str
     commit: str
-    """With ``-dirty`` if the working copy differed from it, ``-unknown`` if git failed."""
+    """The commit's hash, with ``-dirty`` if the working copy differed from it, ``-unknown`` if git failed."""
     kernel: str
     processors: int
     squid: str
@@ -49,27 +49,27 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Common fields of every experiment's result."""
+    """The fields that the results of all experiments have."""
 
     provenance: Provenance
     experiment: str
-    """Name of the command and of the directory."""
+    """The experiment's name, on the command line and of its directory."""
     title: str
     parameters: dict[str, Scalar]
-    """All parameters of the paper's experiments; of ours, those that were set."""
+    """All parameters of the paper's experiments. For our experiments, only the options that were set."""
     seed: int
     complete: bool
-    """False while it runs, and if it was interrupted."""
+    """False while the experiment runs, and if it was interrupted."""
     quick: bool = False
-    """Reduced run, to see that it works."""
+    """Whether it was a reduced run, which only shows that the experiment works."""
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
-    """What should have been measured and was not, or was wrong without an aim that says so."""
+    """Measurements that failed, and errors that no aim covers."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedClaim:
-    """A claim of the paper beside what was measured."""
+    """A claim of the paper, with what was measured, and the verdict."""
 
     id: str
     paper: str
@@ -77,16 +77,16 @@ class JudgedClaim:
     measured: str
     verdict: Judgement
     why: str = ""
-    """For ``differs``: the measured mechanism; for ``fails``: the likely but unmeasured one, if any."""
+    """For ``differs``: the measured mechanism. For ``fails``: the likely but unmeasured reason, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAim:
-    """A measured value, the range that it should be in, and whether it is."""
+    """A measured value, the range that it must be in, and whether it is."""
 
     what: str
     value: float | None
-    """None if nothing finite was measured."""
+    """None if no finite value was measured."""
     unit: str
     least: float | None
     most: float | None
@@ -102,7 +102,7 @@ class JudgedAim:
 
 
 def judge(value: float, least: float | None, most: float | None) -> AimVerdict:
-    """Return whether *value* is within its bounds; a value that is not finite never is."""
+    """Return whether *value* is within its bounds. A value that is not finite never is."""
     if least is None and most is None:
         return "no aim"
     met = math.isfinite(value) and (least is None or value >= least) and (most is None or value <= most)
@@ -110,12 +110,12 @@ def judge(value: float, least: float | None, most: float | None) -> AimVerdict:
 
 
 def bounds(least: float | None, most: float | None) -> str:
-    """Return the bounds as signs and numbers; empty for none."""
+    """Return the bounds as text with signs and numbers; empty if there are none."""
     return " and ".join(f"{sign} {bound:g}" for sign, bound in (("≥", least), ("≤", most)) if bound is not None)
 
 
 def shown(value: float, unit: str, least: float | None = None, most: float | None = None, *, digits: int = 4) -> str:
-    """Return *value* for people, whole or to *digits* digits; to more if rounding would cross one of its bounds."""
+    """Return *value* as text with *digits* digits; with more if rounding would cross one of its bounds."""
     if math.isfinite(value) and value == int(value):
         return f"{value:,.0f}{unit}"
     texts = (f"{value:.{number}g}" for number in range(digits, EXACT))
@@ -126,10 +126,10 @@ def shown(value: float, unit: str, least: float | None = None, most: float | Non
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Words in rows and columns."""
+    """A table with texts in its cells."""
 
     key: str
-    """Name by which a documentation page includes the table."""
+    """The name by which a documentation page includes the table."""
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -137,22 +137,22 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentResult(Result):
-    """One of our experiments."""
+    """The result of one of our experiments."""
 
     aims: tuple[JudgedAim, ...] = ()
     tables: tuple[Table, ...] = ()
-    """Besides the aims."""
+    """All tables other than that of the aims."""
     pictures: tuple[str, ...] = ()
-    """Names of the files beside this one, without suffixes."""
+    """Names of the picture files in the same directory, without suffixes."""
     data: dict[str, Any] = field(default_factory=dict)
-    """All that was measured, in the experiment's own form."""
+    """All measurements, in the experiment's own form."""
 
 
 D = TypeVar("D", bound=Result)
 
 
 def finite(value: Any) -> Any:
-    """Return *value* as JSON can represent it and read it back: lists for tuples, null for infinity and NaN."""
+    """Return *value* in a form that JSON can represent: lists for tuples, None for infinity and NaN."""
     if isinstance(value, dict):
         return {str(key): finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -161,7 +161,7 @@ def finite(value: Any) -> Any:
 
 
 def to_json(result: Result) -> str:
-    """Return *result* as JSON text. Raises ResultError for NaN or infinity, which JSON lacks and nothing measures."""
+    """Return *result* as JSON text. Raises ResultError for NaN or infinity, which JSON cannot represent."""
     try:
         return json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     except ValueError as error:
@@ -169,13 +169,13 @@ def to_json(result: Result) -> str:
 
 
 def from_json(text: str | bytes, name: str, kind: type[D]) -> D:
-    """Return the result of *kind* in *text*. Raises ResultError, one line: *name*, key, value, what is allowed."""
+    """Return the result of *kind* in *text*. Raises ResultError; its line has *name*, key, value, what is allowed."""
     from pydantic import TypeAdapter, ValidationError
 
     def refuse(constant: str) -> None:
         raise ResultError(f"{name}: {constant} is no number that was measured")
 
-    # Python's JSON and pydantic accept NaN and infinity; everything after this counts on finite numbers.
+    # Refuse NaN and infinity here: Python's JSON and pydantic accept them, but all other code expects finite numbers.
     with suppress(ValueError):
         json.loads(text, parse_constant=refuse)
     try:
@@ -191,19 +191,19 @@ def from_json(text: str | bytes, name: str, kind: type[D]) -> D:
 
 
 def prepare(directory: Path) -> None:
-    """Make *directory*; raise OSError if it cannot be written, before anything is measured."""
+    """Make *directory*. Raises OSError if it cannot be written, so that a run fails before it measures anything."""
     directory.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=directory).close()
 
 
 def write(result: Result, target: Path) -> None:
-    """Replace *target* by *result* in one step. Raises ResultError if a number is not finite, OSError."""
+    """Replace *target* by *result* in one step. Raises ResultError if a number is not finite, and OSError."""
     text = to_json(result)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with open(handle, "w") as file:
-            # mkstemp's 0600 would hide the result of a run as root from the user.
+            # mkstemp's mode 0600 would make the result of a run as root unreadable for the user.
             os.fchmod(file.fileno(), 0o644)
             file.write(text)
         os.replace(name, target)
@@ -213,7 +213,7 @@ def write(result: Result, target: Path) -> None:
 
 
 def read_bytes(source: Path) -> bytes:
-    """Return the content of *source*. Raises ResultError, one line, if it cannot be read."""
+    """Return the content of *source*. Raises ResultError, with a one-line text, if it cannot be read."""
     try:
         return source.read_bytes()
     except OSError as error:
@@ -221,7 +221,7 @@ def read_bytes(source: Path) -> bytes:
 
 
 def load(source: Path, kind: type[D]) -> D:
-    """Read a result of *kind*. Raises ResultError with one line for people: file, key, value."""
+    """Read a result of *kind*. Raises ResultError, whose text is one line with file, key and value."""
     return from_json(read_bytes(source), str(source), kind)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cap on Ethernet in conf/policy.yaml, which the demo and the experiments enforce.
 
-It is read from the file, so that demo and experiments expect the rate that an operator has set there.
+It is read from the file, so that demo and experiments expect the rate even if an operator has changed it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mptcp_throttler.policy.load import load_policy
 
 POLICY = REPOSITORY / "conf" / "policy.yaml"
 PATH = "ethernet"
-"""The policy's name for Ethernet."""
+"""Name of the Ethernet path in the policy."""
 
 
 def ethernet_cap(policy: Path = POLICY) -> int:
-    """Return the most bits per second that *policy* gives Ethernet: the ceil of its first throttling rule for it."""
+    """Return the cap (ceil) in bits/s of the first rule of *policy* that throttles Ethernet. Raises TestbedError."""
     try:
         rules = load_policy(policy.read_text(), str(policy)).rules
     except (OSError, DocumentError) as error:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The bench's statistics, each defined once: intervals, percentiles, comparisons of two samples. Pure.
 
-Intervals are Student's t: runs are few and independent, and their spread is unknown beforehand (NIST/SEMATECH
-e-Handbook of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which assumes no equal
-spread. A claim holds or fails if a one-sided bound excludes the opposite, and is open in between, so that noise
-confirms nothing. Means and the normal distribution are re-exported from the standard library; the bench imports them
-from here.
+Intervals are Student's t intervals, because runs are few and independent, and their variance is not known beforehand
+(NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which does
+not assume equal variances. A claim holds or fails only if a one-sided bound excludes the opposite. Otherwise it is
+open, so that noise confirms nothing. The bench imports means and the normal distribution of the standard library from
+here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its confidence interval; the bounds are None for fewer than two values."""
+    """A mean with its confidence interval. The bounds are None for fewer than two values."""
 
     n: int
     mean: float
@@ -38,12 +38,12 @@ class Interval:
 
     @property
     def half(self) -> float | None:
-        """Return the half-width, the number after the ±."""
+        """Return the half-width of the interval, which is the number after the ±."""
         return None if self.high is None else self.high - self.mean
 
 
 def mean_or_nan(values: Sequence[float]) -> float:
-    """Return the mean; NaN, which meets no aim, for no values."""
+    """Return the mean; for no values NaN, which meets no aim."""
     return fmean(values) if values else nan
 
 
@@ -54,15 +54,15 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     n, mean = len(values), fmean(values)
     if n < 2:
         return Interval(n, mean, None, None)
-    # Not scipy.stats.t.interval, which returns NaN for equal values: their interval has no width.
+    # scipy.stats.t.interval is not used, because it returns NaN for equal values. Their interval has the width 0.
     half = _t((1 + confidence) / 2, n - 1) * stdev(values, mean) / sqrt(n)
     return Interval(n, mean, mean - half, mean + half)
 
 
 def percentiles(values: Sequence[float], percents: Sequence[float], *, default: float | None = None) -> list[float]:
-    """Return the *percents* percentiles of *values*, linear between order statistics; infinite values are allowed.
+    """Return percentiles of *values*, interpolated linearly between neighbours; infinite values are allowed.
 
-    All are NaN if any value is NaN, because NaN has no place in an order.
+    All results are NaN if any value is NaN, because NaN cannot be ordered.
 
     :raises ValueError: a percentile is not 0 to 100, or there are no values and no *default*
     """
@@ -74,7 +74,7 @@ def percentiles(values: Sequence[float], percents: Sequence[float], *, default: 
         return [default] * len(percents)
     if any(map(isnan, values)):
         return [nan] * len(percents)
-    # Not numpy.percentile, which returns NaN between two infinities.
+    # numpy.percentile is not used, because it returns NaN between two infinities.
     ordered = sorted(values)
     found = []
     for percent in percents:
@@ -87,12 +87,12 @@ def percentiles(values: Sequence[float], percents: Sequence[float], *, default: 
 
 
 def percentile(values: Sequence[float], percent: float, *, default: float | None = None) -> float:
-    """Return one percentile of *values*; *default* and errors as in :func:`percentiles`."""
+    """Return one percentile of *values*, with *default* and errors as in :func:`percentiles`."""
     return percentiles(values, (percent,), default=default)[0]
 
 
 def median(values: Sequence[float], *, default: float | None = None) -> float:
-    """Return the 50th percentile of *values*; *default* and errors as in :func:`percentiles`."""
+    """Return the 50th percentile of *values*, with *default* and errors as in :func:`percentiles`."""
     return percentile(values, 50, default=default)
 
 
@@ -101,7 +101,8 @@ def histogram_percentiles(
 ) -> tuple[float, ...]:
     """Return percentiles of a histogram: the *value* of the first bucket at which the cumulative share is reached.
 
-    This is the nearest rank: a histogram has no single values to interpolate between. Infinite for an empty histogram.
+    This is the nearest rank, because a histogram has no single values to interpolate between. For an empty histogram
+    the results are infinite.
     """
     total = sum(counts)
     found = []
@@ -117,7 +118,7 @@ def histogram_percentiles(
 
 
 def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
-    """Return the item with the (lower) median *key*. Raises ValueError for no items."""
+    """Return the item with the median *key*; of two in the middle, the lower. Raises ValueError for no items."""
     ordered = sorted(items, key=key)
     if not ordered:
         raise ValueError("the median of nothing")
@@ -127,7 +128,7 @@ def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
 def median_interval(
     values: Sequence[float], draw: random.Random, *, resamples: int = 2_000, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Return the bootstrap interval of the median, with resamples drawn by *draw*. Raises ValueError for no values."""
+    """Return the bootstrap interval of the median. *draw* draws the resamples. Raises ValueError for no values."""
     medians = [median(draw.choices(values, k=len(values))) for _ in range(resamples)] if values else []
     tail = 50 * (1 - confidence)
     low, high = percentiles(medians, (tail, 100 - tail))
@@ -137,8 +138,8 @@ def median_interval(
 def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
     """Return the narrowest interval between two of *values*, equally far from either end, that contains the median.
 
-    It assumes no distribution (Conover, Practical Nonparametric Statistics, 3.2): at most k - 1 of n values lie below
-    the median with a binomial probability. None if there are too few values: fewer than six for 95 %.
+    It assumes no distribution (Conover, Practical Nonparametric Statistics, 3.2): the number of values below the median
+    has a binomial distribution. None if there are too few values, which for 95 % are fewer than six.
     """
     n, found = len(values), 0
     outside = 0.0
@@ -153,16 +154,16 @@ def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENC
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The mean of a sample minus its reference, with one-sided bounds of 95 % confidence each."""
+    """The mean of a sample minus its reference, with two one-sided bounds, each of 95 % confidence."""
 
     difference: float
     low: float | None
     high: float | None
-    """None for too few values."""
+    """Upper bound; both bounds are None if there are too few values."""
 
     @property
     def holds(self) -> bool | None:
-        """Whether the sample is above the reference; None if the bounds leave it open."""
+        """Whether the sample is above the reference; None if the bounds do not decide it."""
         if self.low is None or self.high is None:
             return None
         if self.low > 0:
@@ -179,7 +180,7 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
     parts = [(sample, 1.0)] if isinstance(reference, int | float) else [(sample, 1.0), (others, factor)]
     if any(len(values) < 2 for values, _ in parts):
         return Comparison(difference, None, None)
-    # The squared standard error of each mean; Welch-Satterthwaite degrees of freedom.
+    # Squared standard error of each mean, then Welch-Satterthwaite degrees of freedom.
     squares = [weight**2 * variance(values) / len(values) for values, weight in parts]
     error = sqrt(sum(squares))
     if not error:
@@ -190,7 +191,7 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
 
 
 def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Return the one-sided 95 % bounds of the mean; NaN, which meets no aim, below two values; the mean if infinite."""
+    """Return the one-sided 95 % bounds of the mean; NaN for fewer than two values; the mean if a value is infinite."""
     if len(values) < 2:
         return nan, nan
     if not all(map(isfinite, values)):
@@ -205,7 +206,7 @@ def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
 def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Comparison:
     """Compare *sample* with *reference* for non-inferiority: it may be less by *margin*, a share of the reference.
 
-    It holds if the lower bound of ``mean(sample) - (1 - margin) * mean(reference)`` is above zero.
+    The comparison holds if the lower bound of ``mean(sample) - (1 - margin) * mean(reference)`` is above zero.
 
     :raises ValueError: there are no values
     """
@@ -213,7 +214,7 @@ def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, ma
 
 
 def _t(probability: float, freedom: float) -> float:
-    # Not scipy.stats: it takes a second to import, and a hundred times as long for each value.
+    # scipy.stats is not used: its import takes a second, and each value takes a hundred times as long.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, probability))

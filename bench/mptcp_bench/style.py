@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Common look of all figures: colours of the paths, type, axes, and rates over time.
+"""Common look of all figures: colours of the paths, fonts, axes, and rates over time.
 
-Matplotlib is loaded with the first figure, and without pyplot: no window, no state shared between figures.
+Matplotlib is imported for the first figure, without pyplot, so that no window opens and figures share no state.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ GRID = "#d9dce1"
 BAND = "#f2f4f7"
 GOOD = "#2b7a3f"
 THIRD, FOURTH = "#2b7a3f", "#7d4fb0"
-"""For lines that are no paths: far from the paths' colours, and from each other for the colour-blind."""
+"""Colours of lines that are not paths. They differ clearly from the paths' colours and, even for colour-blind readers,
+from each other."""
 DASHED = (0, (4, 3))
 DOTTED = (0, (1, 1.6))
 SMOOTHING = 3
-"""Samples in the moving mean: packets come in the queue's bursts."""
+"""Number of samples in the moving mean. It is needed because packets arrive in the queue's bursts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathStyle:
-    """Look of one path in all figures."""
+    """Label and colour of one path in all figures."""
 
     label: str
     color: str
@@ -38,33 +39,33 @@ PATHS: Mapping[str, PathStyle] = {"ethernet": ETHERNET, "wifi": WIFI}
 
 
 def smooth(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
-    """Return the centred moving mean of *values* over *window* samples, fewer at the ends."""
+    """Return the centred moving mean of *values* over *window* samples, over fewer at the ends."""
     half = window // 2
     windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
     return [sum(part) / len(part) for part in windows]
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure, sized in inches."""
+    """Return an empty figure of this size in inches."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams.update(
-        # The salt makes the ids in an SVG, and so the file, reproducible.
+        # The salt makes the ids in an SVG file reproducible, and thereby the file.
         {"font.family": "DejaVu Sans", "font.size": 10, "axes.edgecolor": MUTED, "svg.hashsalt": "mptcp-bench"}
     )
     return Figure(figsize=(width, height))
 
 
 def heading(figure: Any, title: str, subtitle: str, *, left: float, size: float = 15) -> None:
-    """Write title and subtitle above everything; *left* is a share of the width."""
+    """Write title and subtitle at the top of the figure. *left* is a share of its width."""
     height = figure.get_figheight()
     figure.text(left, 1 - 0.36 / height, title, fontsize=size, weight="bold", color=INK)
     figure.text(left, 1 - 0.6 / height, subtitle, fontsize=min(10, size * 0.72), color=MUTED)
 
 
 def dress(axes: Any, x: str, y: str) -> None:
-    """Label *axes*, with units, and remove unneeded lines."""
+    """Label *axes* with *x* and *y*, which include units, and remove lines that are not needed."""
     axes.set_xlabel(x, color=MUTED)
     axes.set_ylabel(y, color=MUTED)
     axes.tick_params(colors=MUTED, which="both")
@@ -74,12 +75,12 @@ def dress(axes: Any, x: str, y: str) -> None:
 
 
 def draw_path(axes: Any, times: Sequence[float], values: Sequence[float], path: PathStyle) -> None:
-    """Draw a path's rate over time, with the area below it and a label for the legend."""
+    """Draw a path's rate over time, with a filled area below it and a label for the legend."""
     axes.fill_between(times, values, color=path.color, alpha=0.14, linewidth=0, zorder=2)
     axes.plot(times, values, color=path.color, linewidth=2, label=path.label, zorder=3)
 
 
 def save(figure: Any, target: Path | BinaryIO, *, dpi: int = 120) -> None:
-    """Write *figure* into *target* in the format of its suffix, SVG without one. It contains no date."""
+    """Write *figure* into *target*, in the format of its suffix, or as SVG into a stream. It contains no date."""
     kind = target.suffix.removeprefix(".") if isinstance(target, Path) else "svg"
     figure.savefig(target, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The laboratory: hosts in network namespaces or by ssh, paths with delay and loss, Squid, Apache, the throttler."""
+"""The lab: hosts in network namespaces or by ssh, paths with delay and loss, Squid, Apache, the throttler."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Judge whether the demo showed what it should. Pure: from measurements to words.
+"""Judge whether the demo showed what it should: from measurements to words. Pure.
 
-There are two kinds of complaint. *Wrong* is what no machine excuses: other bytes, no MPTCP, an unused path, an exceeded
-cap, a throttler that ended. *Missed* may be the machine's fault: a rate, the end of the download, a cap that came late
-and was kept to from then on. It counts only if neither the hypervisor nor other programs took the processors' time; the
-demo's own programs are no excuse. A link's capacity is what plain TCP got over it in the same run.
+There are two kinds of complaints. A *wrong* result has no excuse: other bytes, no MPTCP, an unused path, an exceeded
+cap, a throttler that ended. A *missed* goal may be the machine's fault: a rate, the end of the download, a cap that
+came late and then held. It counts only if neither the hypervisor nor other programs used much processor time; the
+demo's own programs are no excuse. A link's capacity is the rate that plain TCP reached over it in the same run.
 """
 
 from __future__ import annotations
@@ -19,43 +19,44 @@ from ..displayed_path import DisplayedPath
 from .parts import PATHS, Part
 
 FILLED = 0.8
-"""Least share of a path's capacity (link or cap) at which it counts as filled."""
+"""Least rate of a path that counts as filled, as a share of its capacity (link or cap)."""
 MOST = 1.1
-"""Most share of a cap, or of a link's rate, that keeps to it."""
+"""Most rate of a path that keeps to its cap or link, as a multiple of that."""
 UNUSED = 0.02
-"""Share of a path's capacity below which it counts as unused."""
+"""A path with a rate below this share of its capacity counts as unused."""
 SHORT = 1.0
-"""Shortest steady state, in seconds."""
+"""Least length of a steady state in seconds."""
 CLOSING = 2.0
-"""Last seconds of a download, in which a late cap differs from one that never came."""
+"""Last seconds of a download, which distinguish a cap that came late from one that never came."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One download, and the machine's load meanwhile."""
+    """Measurements of one download, and the machine's load meanwhile."""
 
     part: Part
     start: float
     end: float
-    """Seconds, on the clock of the picture's samples."""
+    """Begin and end of the download in seconds, on the clock of the picture's samples."""
     octets: int
     digest_ok: bool
     protocol: Protocol
     steady: Mapping[str, float]
-    """Bits per second of each device on the wire, in the steady state."""
+    """Rate of each device on the wire in the steady state, bits per second."""
     steady_seconds: float
-    """Length of the steady state; if the download was too short for one, :attr:`steady` is over all of it."""
+    """Length of the steady state. If the download was too short for one, :attr:`steady` has its mean rates."""
     processors: Usage
     throttler: int | None = None
-    """The throttler's exit status, if it ended before the download."""
+    """Exit status of the throttler, if it ended before the download did."""
     congestion_control: tuple[str, ...] = ()
-    """Of the proxy's subflows to the client; empty if the download did not use the proxy."""
+    """Congestion control of the proxy's subflows to the client; empty if the download did not use the proxy."""
     closing: float | None = None
-    """Bits per second of the capped device in the last :data:`CLOSING` seconds; None without cap or such an end."""
+    """Rate of the capped device in the last :data:`CLOSING` seconds, bits per second. None if the path has no cap, or
+    the download was shorter than that."""
     broken_off: float | None = None
-    """Seconds after which the download was aborted; None if it ended."""
+    """Seconds after which the download was aborted; None if it ended by itself."""
     guarded: str | None = None
-    """What the guard let pass, in words; None if it left the cap alone."""
+    """Text about the data that the guard let pass; None if the guard did nothing."""
 
     @property
     def goodput(self) -> float:
@@ -65,19 +66,19 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A judged download."""
+    """A download with its verdict."""
 
     measured: Measured
     expected: Mapping[str, float]
-    """Bits per second of each device that should be filled."""
+    """Expected rate of each device that should be filled, bits per second."""
     wrong: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
     repeated: bool = False
-    """Its part is measured again because of what was missed, and judged by the second measurement."""
+    """Whether its part is measured again because a goal was missed. The second measurement then decides."""
 
     @property
     def busy(self) -> bool:
-        """Whether something was missed while the machine was too busy."""
+        """Whether a goal was missed while the machine was too busy."""
         return bool(self.missed) and self.measured.processors.busy
 
     @property
@@ -90,7 +91,7 @@ class Outcome:
 
 
 def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
-    """Judge one download; *plain* is plain TCP's bits per second over each device, as far as known."""
+    """Judge one download. *plain* has plain TCP's rate over each device in bits/s, as far as it is known."""
     part = measured.part
     known = plain if part.multipath else {}
     expected = {d: min(float(allowed), known.get(d, allowed)) for d, allowed in part.allowed.items()}
@@ -116,7 +117,7 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
             wrong.append(f"{shown} {fault}")
         elif path.device in expected and rate < FILLED * expected[path.device]:
             missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
-    # A download whose cap comes late is soon over.
+    # If the cap comes late, the download ends early. That is no further fault.
     if measured.steady_seconds < SHORT and not wrong and not late:
         wrong.append(f"over after {measured.end - measured.start:.1f} s, before a steady state")
     return Outcome(measured, expected, tuple(wrong), tuple(missed))
@@ -135,7 +136,7 @@ def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
 
 
 def _late(measured: Measured, path: DisplayedPath) -> bool:
-    """Return whether the exceeded cap of *path* was in force at the end; a path below its cap may have run dry."""
+    """Return whether *path* exceeded its cap, but kept to it at the end, at a rate that shows that the cap held."""
     if measured.part.capped != path.device or measured.closing is None:
         return False
     allowed = measured.part.allowed[path.device]
@@ -152,13 +153,13 @@ def _source(part: Part, path: DisplayedPath, expected: float) -> str:
 
 @dataclass
 class Verdict:
-    """All downloads of a run in order, including repeated ones."""
+    """The outcomes of all downloads of a run, in order, including repeated ones."""
 
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
     def final(self) -> tuple[Outcome, ...]:
-        """The last outcome of each part."""
+        """The last outcome of each part, which decides."""
         return tuple({outcome.measured.part.key: outcome for outcome in self.outcomes}.values())
 
     @property
@@ -168,7 +169,7 @@ class Verdict:
 
     @property
     def warning(self) -> str | None:
-        """What could not be judged, in plain words; None if all could."""
+        """Text about the parts that could not be judged; None if all could."""
         busy = [outcome for outcome in self.final if outcome.busy and not outcome.failed]
         if not busy:
             return None
@@ -180,9 +181,9 @@ class Verdict:
 
 
 def perform(parts: Iterable[Part], measure: Callable[[Part], Measured], said: Callable[[Outcome], None]) -> Verdict:
-    """Measure and judge each of *parts*, once more if something was missed; call *said* at once.
+    """Measure and judge each of *parts*; repeat it once if a goal was missed. Call *said* with each outcome.
 
-    The machine's load is a mean over the part: it hides a burst of other work at the wrong moment.
+    The repetition is needed because the machine's load is a mean over the part, in which a short burst does not show.
     """
     verdict = Verdict()
     plain: dict[str, float] = {}

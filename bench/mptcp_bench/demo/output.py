@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the demo leaves: a table in the terminal, a picture, and files with numbers and samples."""
+"""The demo's output: a table in the terminal, a picture, and files with numbers and samples."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PICTURE, NUMBERS, SAMPLES = "throughput.png", "demo.json", "samples.csv"
 
 
 def forget(directory: Path, nodes: Sequence[Node]) -> None:
-    """Remove only an earlier demo's files from *directory*: logs begin with their node's name."""
+    """Remove an earlier demo's files from *directory*, and no others. Its logs begin with their node's name."""
     logs = (log for node in nodes for log in directory.glob(f"{node.name}-*.log"))
     for old in (*(directory / name for name in (PICTURE, NUMBERS, SAMPLES)), *logs):
         old.unlink(missing_ok=True)
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
-    """Yield the lines about a finished download, with rich markup."""
+    """Yield the lines about a finished download, in rich's markup."""
     measured, color = outcome.measured, "red" if outcome.failed else "yellow"
     sign = f"[{color}]✗[/]" if outcome.failed else f"[{color}]?[/]" if outcome.missed else "[green]✓[/]"
     found = measured.congestion_control
@@ -73,7 +73,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def draw(directory: Path, samples: Sequence[Sample], verdict: Verdict, cap: int) -> Path:
-    """Write the picture and return its path."""
+    """Draw the picture into *directory* and return its path."""
     bands = [
         plot.Band(
             outcome.measured.start,
@@ -104,7 +104,7 @@ def draw(directory: Path, samples: Sequence[Sample], verdict: Verdict, cap: int)
 
 
 def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
-    """Write the numbers and the samples."""
+    """Write the numbers and the samples into files in *directory*."""
     results: dict[str, Any] = {
         "failure": verdict.failure,
         "warning": verdict.warning,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The demo's downloads as data."""
+"""The downloads of the demo, as data."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ ETHERNET = DisplayedPath("eth0", style.ETHERNET.label, style.ETHERNET.color, ETH
 WIFI = DisplayedPath("wlan0", style.WIFI.label, style.WIFI.color, WIFI_RATE)
 PATHS = (ETHERNET, WIFI)
 PAYLOAD_SHARE = 0.94
-"""Share of payload on the links, only to choose the downloads' sizes."""
+"""Approximate share of payload in a link's bytes, used only to choose the files' sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One download, and what links and policy allow."""
+    """One download, and the rates that links and policy allow it."""
 
     key: str
     name: str
     title: str
     subtitle: str
     seconds: float
-    """Duration with filled links."""
+    """Duration of the download if the links are full."""
     settle: float
-    """Seconds from the start to the steady state."""
+    """Seconds from the download's start to the steady state."""
     allowed: Mapping[str, int]
-    """Bits per second by device, by link and policy; a missing device must be idle."""
+    """Rate in bits per second that link and policy allow each device. A device that is not listed must be idle."""
     source: str | None = None
-    """Device whose address the client binds; None: through the proxy by MPTCP."""
+    """Device to whose address the client binds; None for a download through the proxy by MPTCP."""
     capped: str | None = None
-    """Device that the policy caps; None: without the throttler."""
+    """Device that the policy caps; None for a download without the throttler."""
 
     @property
     def multipath(self) -> bool:
@@ -43,12 +43,12 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Bytes of its file."""
+        """Size of the downloaded file in bytes."""
         return int(sum(self.allowed.values()) / 8 * PAYLOAD_SHARE * self.seconds)
 
 
 def parts(cap: int) -> tuple[Part, ...]:
-    """Return the downloads, plain TCP as the reference first; *cap* is what the policy leaves Ethernet, bits/s."""
+    """Return the downloads, first plain TCP as the reference. *cap* is the policy's cap for Ethernet in bits/s."""
     both = {ETHERNET.device: ETHERNET_RATE, WIFI.device: WIFI_RATE}
     straight = "straight to the origin"
     return (

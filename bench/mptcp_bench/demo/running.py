@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run the demo: testbed, services, one download after the other, the verdict."""
+"""Run the demo: build the testbed, start services, download several times, judge."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ NEEDED = (
     "ethtool", "apache2", "squid", "wget", "mptcpize",
 )  # fmt: skip
 PAUSE = 0.8
-"""Seconds between two downloads: queues drain, and the picture shows where one ends."""
+"""Seconds between two downloads, in which the queues drain. The picture shows the gap."""
 
 
 class DemoError(Exception):
-    """The demo did not show what it should; the text explains."""
+    """The demo did not show what it should; the text says why."""
 
 
 @dataclass
 class Stage:
-    """Common state of the downloads."""
+    """The state that all downloads share."""
 
     testbed: Testbed
     origin: Origin
@@ -58,7 +58,7 @@ class Stage:
     throttler: Throttler | None = None
 
     def measure(self, part: Part) -> Measured:
-        """Run one download."""
+        """Run the download *part* and return its measurements."""
         if part.capped and self.throttler is None:
             node = self.testbed["proxy"]
             self.throttler = start_throttler(node, write_throttler_config(node, POLICY))
@@ -98,7 +98,7 @@ class Stage:
         )
 
     def guarded(self) -> str | None:
-        """Return in words what the guard let pass; None if it left the cap alone."""
+        """Return a text about the data that the guard let pass; None if the guard did nothing."""
         assert self.throttler is not None
         counted = self.throttler.status()["counters"]["guard"]
         if not counted["relaxations"]:
@@ -110,24 +110,24 @@ class Stage:
         )
 
     def said(self, outcome: Outcome) -> None:
-        """Print how a download went, and let the queues drain."""
+        """Print the outcome of a download, then let the queues drain."""
         for line in files.lines(outcome):
             self.view.finish(line)
         self.view.rest(PAUSE)
 
 
 def congestion_control(proxy: Host) -> frozenset[str]:
-    """Return the congestion control of the subflows between *proxy* and its client, by ss(8)."""
+    """Return the congestion controls of the subflows between *proxy* and its client, by ss(8)."""
     shown = proxy.run(["ss", "-Htin", "state", "established", "sport", "=", f":{PROXY_PORT}"]).stdout
     known = (SYSCTL / "tcp_available_congestion_control").read_text().split()
     return frozenset(word for word in shown.split() if word in known)
 
 
 def run(output: Path, console: Console) -> None:
-    """Run the demo and leave its files in *output*.
+    """Run the demo, and write its files into *output*.
 
-    Raises DemoError if something is wrong, TestbedError if this host lacks something. If the machine was too busy to
-    judge what was missed, it prints a warning instead.
+    Raises DemoError if a result is wrong, TestbedError if this host lacks something that the demo needs. If a goal was
+    missed and the machine was too busy to judge that, it prints a warning instead.
     """
     need(*NEEDED)
     output.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Steady state and last seconds of a download, from its samples. Pure."""
+"""Rates of a download in its steady state and in its last seconds, from its samples. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from .judging import CLOSING, SHORT
 from .parts import PATHS, Part
 
 ENDING = 0.3
-"""Last seconds that do not belong to the steady state: one path may finish before the other."""
+"""Last seconds that do not belong to the steady state, because one path may finish before the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Rates of a download."""
+    """Rates of a download, and the length of its steady state."""
 
     rates: Mapping[str, float]
-    """Bits per second by device in the steady state; if that was too short, over the whole download."""
+    """Rate of each device in the steady state, bits per second; over the whole download if that was too short."""
     seconds: float
     closing: float | None
-    """Bits per second of the capped device in the last :data:`CLOSING` seconds; None without cap or such an end."""
+    """Rate of the capped device in the last :data:`CLOSING` seconds, bits per second. None if the path has no cap, or
+    the download was shorter than that."""
 
 
 def steady(part: Part, samples: Sequence[Sample], start: float, duration: float) -> Steady:
-    """Return the rates of the download of *part* that began at *start*, on the samples' clock, and took *duration*.
+    """Return the rates of a download of *part*; it began at *start* on the samples' clock and took *duration*.
 
-    The last seconds count however short the steady state: a download whose cap comes late is soon over.
+    The last seconds are measured even if the steady state is too short, as it is when the cap comes late.
     """
     end = duration - ENDING
     seconds = end - part.settle

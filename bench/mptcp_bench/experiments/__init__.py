@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiments behind the project's claims, one module each: ``mptcp-bench run NAME``.
+"""The experiments behind the project's claims. Each is a module that ``mptcp-bench run NAME`` runs.
 
-A module has ``run(console, seed, quick) -> Findings``; ``EXPERIMENTS`` lists it, and it is loaded on use. A module with
-options has ``OPTIONS``, each option's meaning by name, and its ``run`` takes ``options`` too.
+A module has a function ``run(console, seed, quick) -> Findings``. ``EXPERIMENTS`` lists all modules; a module is
+imported when it is used. A module with options has ``OPTIONS``, which maps each option's name to its meaning, and its
+``run`` also takes ``options``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .options import OptionError, given
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A name, what the experiment shows, and its module."""
+    """An experiment's name, a line about what it shows, and its module."""
 
     name: str
     summary: str
@@ -30,7 +31,7 @@ class Experiment:
 
     @property
     def file(self) -> str:
-        """The module's name; a module with several experiments has the part's name behind a colon."""
+        """The module's name. :attr:`module` may add a colon and the name of one experiment in that module."""
         return self.module.partition(":")[0]
 
     def load(self) -> Any:
@@ -40,16 +41,16 @@ class Experiment:
 
     @property
     def explanation(self) -> str:
-        """How it is measured: the module's docstring."""
+        """How the experiment measures: the module's docstring."""
         return inspect.getdoc(import_module(f"{__name__}.{self.file}")) or ""
 
     def options(self, settings: Iterable[str]) -> dict[str, str]:
-        """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError, one line, for an unknown one."""
+        """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError with one line for an unknown option."""
         with self._named():
             return given(settings, getattr(self.load(), "OPTIONS", {}))
 
     def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-        """Run it. Raises OptionError, one line, for an invalid option, TestbedError if it cannot run here."""
+        """Run the experiment. Raises OptionError for an invalid option, TestbedError if this host cannot run it."""
         module = self.load()
         more = (options,) if hasattr(module, "OPTIONS") else ()
         with self._named():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Aims of our experiments: a value, its range, its verdict, and a table of them. Pure."""
+"""Aims of our experiments: a measured value, its accepted range and the verdict, and a table of aims. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..statistics import fmean, no_less_than
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A measured value and the range that it should be in; without a range it is only shown."""
+    """A measured value and the range that it must be in. A value without a range is only shown."""
 
     what: str
     value: float
@@ -31,7 +31,7 @@ class Aim:
 
     @property
     def met(self) -> bool:
-        """False if it was missed; a figure without bounds cannot be."""
+        """False if the value misses its aim. A value without bounds cannot miss."""
         return self.verdict != "missed"
 
     @property
@@ -54,8 +54,8 @@ class Aim:
 def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Aim:
     """Return the aim that *sample* is no less than *reference*, as :func:`statistics.no_less_than` defines it.
 
-    The value is the lower bound of the mean of *sample*, as a multiple of the reference's, and must be at least 1 -
-    *margin*. NaN, which misses, for too few values, or a reference of 0.
+    The aim's value is the lower confidence bound of the mean of *sample*, divided by the reference's mean. It must be
+    at least 1 - *margin*. It is NaN, which misses the aim, if there are too few values or the reference is 0.
     """
     value = nan
     if sample and reference:
@@ -66,14 +66,14 @@ def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | flo
 
 
 def coloured(text: str, aim: Aim | None, judged: bool = True) -> str:
-    """Return *text*, if it is *judged* by *aim*, with rich's markup for its verdict."""
+    """Return *text* in the colour of the verdict of *aim*, as rich's markup, if the text is *judged* by an aim."""
     if aim is None or not judged or not text:
         return text
     return f"[green]{text}[/]" if aim.met else f"[red]{text}[/]"
 
 
 class AimsTable(Table):
-    """A table of aims only: the result file has these without it."""
+    """A table that shows only aims. The result file leaves it out, because it has the aims themselves."""
 
 
 SIGNS: dict[AimVerdict, str] = {"met": "[green]✓[/]", "missed": "[red]✗[/]", "no aim": "[dim]no aim[/]"}
@@ -91,5 +91,5 @@ def aims_table(title: str, aims: Sequence[Aim]) -> AimsTable:
 
 
 def missed(aims: Sequence[Aim]) -> tuple[str, ...]:
-    """Return the missed aims, in words: the one rule by which our experiments fail."""
+    """Return the missed aims as text. An experiment fails if it misses an aim."""
     return tuple(str(aim) for aim in aims if aim.verdict == "missed")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Attempts that measured nothing: they are repeated, and the result says how many there were, and why.
+"""Attempts: measurements that failed are repeated, and the result says how many were repeated, and why.
 
-A path that was not emulated as asked is the machine's fault. Everything else may be the product's, and what works only
-at the second attempt does not work: such an attempt misses an aim.
+If a path was not emulated as asked, the machine is to blame. Any other failure may be the product's fault: a product
+that works only at the second attempt does not work. Such a failure therefore misses an aim.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A repeated attempt."""
+    """An attempt that failed and was repeated."""
 
     what: str
     reason: str
@@ -48,10 +48,11 @@ class Attempts:
     def of(
         self, run: Callable[[], T], what: str, most: int = ATTEMPTS, check: Callable[[], None] | None = None
     ) -> T | None:
-        """Return the result of *run*; None if it failed *most* times: other measurements must not be lost.
+        """Return the result of *run*; None if it failed *most* times, so that other measurements are not lost.
 
-        It fails by TestbedError and ValueError; each reason is printed, and kept. *check* raises EmulationError if the
-        paths were not as asked since its last call: that is then the reason, whatever failed over them.
+        An attempt fails if *run* raises TestbedError or ValueError. Each reason is printed and kept. *check* raises
+        EmulationError if the paths were not emulated as asked since its last call; this error then is the reason,
+        whatever *run* raised.
         """
         for number in range(1, most + 1):
             try:
@@ -66,9 +67,10 @@ class Attempts:
         return None
 
     def of_several(self, run: Callable[[Attempts], T], what: str, most: int = ATTEMPTS) -> T | None:
-        """Like :meth:`of`, for a *run* that makes attempts of its own.
+        """Like :meth:`of`, for a *run* that itself makes several attempts.
 
-        Of a discarded run, only attempts that were repeated for another reason than the emulated paths count.
+        If such a run is discarded, its attempts that were repeated because of the emulated paths do not count. The
+        others do.
         """
 
         def once() -> tuple[T, Attempts]:
@@ -89,7 +91,7 @@ class Attempts:
 
     @contextmanager
     def keeping(self, what: str, *measured: Sized) -> Iterator[None]:
-        """Record a TestbedError of the testbed *what*; raise it if nothing is *measured*: an earlier result stays."""
+        """Record a TestbedError of the testbed *what*. If nothing was *measured* yet, raise the error again."""
         try:
             yield
         except TestbedError as error:
@@ -99,7 +101,7 @@ class Attempts:
             self._void.append(f"{what}: {error}")
 
     def judged(self, findings: Findings) -> Findings:
-        """Return *findings* with what could not be measured, the repeated attempts, and the aim for these."""
+        """Return *findings* with the failed measurements, the repeated attempts, and the aim that none is repeated."""
         return replace(
             findings,
             failures=(*findings.failures, *self._void),
@@ -118,6 +120,6 @@ def _reason(failed: Exception, check: Callable[[], None] | None) -> Exception:
 
 
 def first_attempt(repeated: Sequence[Repeated]) -> Aim:
-    """Return the aim that what is measured works at the first attempt."""
+    """Return the aim that no attempt was repeated, except because of the emulated paths."""
     failed = sum(not each.emulation for each in repeated)
     return Aim("attempts repeated for another reason than the emulated paths", failed, most=0)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The console beside 10,000 tunnels: its effect on throttler and proxy, alive, hung and killed; and its cost.
+"""The console beside 10,000 tunnels: what it costs, and how it affects throttler and proxy, also if it hangs or dies.
 
-The crowd of the experiment ``scale`` is held once, every tunnel capped on its first path. The lag of the throttler's
-loop is from its own gauge, over spans of ten seconds: without a console, with one that browsers, a scraper and a page's
-table query all the time, after it ended, while another one is stopped (SIGSTOP), and after that was killed.
+The crowd of the experiment ``scale`` opens the tunnels once, and the throttler caps each on its first path. The
+throttler's own gauge gives the longest lag of its event loop in spans of ten seconds. These phases are compared:
+without a console; with a console that browsers, a scraper and a page's table query all the time; after this console
+ended; while another console is stopped (SIGSTOP); and after that console was killed.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ OPTIONS = {
 }
 PORT: Final = 8610
 ROWS_SECONDS, CAPS_SECONDS = 2.0, 0.5
-"""Seconds between two: the page asks for its table every two seconds."""
+"""Seconds between two requests, and between two counts of caps. A page requests its table every two seconds."""
 CAPPED_WITHIN: Final = 120.0
 SHOWN_WITHIN: Final = 30.0
 CHROMIUM_WITHIN: Final = 60.0
 NOBODY, STATUS_GROUP = 65534, 54321
-"""User and group of the console: the second is an unused group, in place of the throttler's."""
+"""User and group of the console. The group is an unused one, in place of the throttler's."""
 DESCRIPTORS: Final = 1024
-"""LimitNOFILE of the unit."""
+"""Limit of open files, as LimitNOFILE in the console's systemd unit."""
 ENDS_WITHIN: Final = 30.0
 
 
@@ -94,7 +95,7 @@ def plan(options: Mapping[str, str], quick: bool) -> Plan:
 
 @dataclass
 class Found:
-    """What was measured, up to a failure."""
+    """What the experiment has measured so far; it stays if a later step fails."""
 
     two_subflows: int = 0
     phases: dict[str, Phase] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class Found:
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Hold the tunnels, and let the console run, end, hang and be killed; nothing is drawn from *seed*."""
+    """Hold the tunnels, and let the console run, end, hang and be killed. *seed* has no effect."""
     asked = plan(options, quick)
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     found, failures = Found(), tuple[str, ...]()
@@ -124,7 +125,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         try:
             Examination(testbed, asked, console, found).run()
         except TestbedError as error:
-            # Earlier measurements must not be lost.
+            # If a later phase fails, keep the measurements of earlier ones.
             if not found.phases:
                 raise
             failures = (str(error),)
@@ -201,7 +202,7 @@ class Examination:
         )
 
     def _watched(self, streams: Streams) -> None:
-        """Query as a scraper and a page's table, beside the browsers, for one phase."""
+        """Query the console like a scraper and like a page's table, beside the browsers, during one phase."""
         node, tunnels = self._node, self._plan.tunnels
         time.sleep(SETTLE)
         with ExitStack() as stack:
@@ -214,7 +215,7 @@ class Examination:
         self._found.largest = max((octets for _, octets in table.results), default=math.nan)
 
     def _reloaded(self, streams: Streams) -> None:
-        """Lift every cap and set it again: what browsers receive meanwhile, and when they have all caps."""
+        """Lift every cap and set it again. Record what browsers receive meanwhile, and when they know all caps."""
         shown: list[float] = []
         before = streams.read()
         self._reloads(WITH, lambda: shown.append(self._shown(streams)))
@@ -223,7 +224,7 @@ class Examination:
         self._found.shown = tuple(shown)
 
     def _reloads(self, name: str, reload: Callable[[], None]) -> None:
-        """Lift every cap and set it again, several times by *reload*, and read the loop's lag after each."""
+        """Call *reload*, which lifts every cap and sets it again, several times. Read the loop's lag after each."""
         self._say(f"reloads that cap all, {name}")
         lags = []
         _, before = lag(self._throttler)
@@ -241,7 +242,7 @@ class Examination:
         self._entries.come(self._plan.tunnels, CAPPED_WITHIN)
 
     def _shown(self, streams: Streams) -> float:
-        """Return how long after a reload's last entry all browsers have all caps; infinite if one never has."""
+        """Return the seconds from a reload's last kernel entry until all browsers show all caps; infinite if never."""
         tunnels, begin = self._plan.tunnels, time.monotonic()
         self._load(UNCAPPED)
         self._entries.gone(CAPPED_WITHIN)
@@ -251,7 +252,7 @@ class Examination:
         self._load(FULL)
         self._entries.come(tunnels, CAPPED_WITHIN)
         there = time.monotonic()
-        # Decisions come before entries: the console may be ahead of the kernel.
+        # The throttler decides before it writes the entry, so the console may know a cap before the kernel has it.
         return max(0.0, streams.all_with(tunnels, begin, SHOWN_WITHIN) - there)
 
     def _load(self, caps: Caps) -> None:
@@ -292,7 +293,7 @@ def start_console(node: LiveNode, throttler: Throttler) -> Process:
 
 
 def lag(throttler: Throttler) -> tuple[float, int | None]:
-    """Return the loop's longest lag within ten seconds, infinite if unknown, and how often it was late."""
+    """Return the loop's longest lag of the last ten seconds, infinite if unknown, and the count of late iterations."""
     try:
         loop = ask(throttler.socket, {"query": "summary"}, 30.0)["loop"]
         return float(loop["recent"]), int(loop["late"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A headless Chromium that measures when the console's table is complete: the DevTools protocol over a pipe.
+"""A headless Chromium that measures when the console's table is complete, by the DevTools protocol over a pipe.
 
-``--remote-debugging-pipe`` transfers zero-terminated JSON on descriptors 3 (to it) and 4 (from it). Times are from the
-page's own clock, from the begin of the navigation.
+With ``--remote-debugging-pipe`` Chromium reads JSON messages from descriptor 3 and writes them to descriptor 4, each
+followed by a zero byte. Times are from the page's own clock, which starts with the navigation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _POLL: Final = 0.05
 
 
 class Browser:
-    """One Chromium with one page."""
+    """A Chromium process with one page."""
 
     def __init__(self, to: int, back: int) -> None:
         self._to, self._from = to, back
@@ -53,11 +53,11 @@ class Browser:
         self._do("Page.enable")
 
     def watch(self, count: str, rows: int) -> None:
-        """Make every page note when its table says *count*, and has *rows* rows."""
+        """Make every page record the time when its table says *count* and has *rows* rows."""
         self._do("Page.addScriptToEvaluateOnNewDocument", source=_WATCH % (json.dumps(count), rows))
 
     def seconds(self, url: str, within: float) -> float:
-        """Load *url* anew; return the seconds until its table is complete, infinite after *within* seconds."""
+        """Load *url* in a new page. Return the seconds until its table is complete; infinite after *within* seconds."""
         for each in ("about:blank", url):
             self._do("Page.navigate", url=each)
         deadline = time.monotonic() + within
@@ -69,7 +69,7 @@ class Browser:
         return float("inf")
 
     def _do(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Return the result of a command. Raises TestbedError if there is none."""
+        """Send a command and return its result. Raises TestbedError if Chromium does not answer, or with an error."""
         self._number += 1
         command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -96,7 +96,7 @@ class Browser:
 
 @contextmanager
 def browser(node: LiveNode) -> Iterator[Browser]:
-    """Start a Chromium with a new profile in *node*'s namespace. Raises TestbedError if it ends."""
+    """Start a Chromium with a new profile in *node*'s namespace. Raises TestbedError if it ends by itself."""
     profile = node.directory / "chromium-console"
     there, to = os.pipe()
     back, out = os.pipe()

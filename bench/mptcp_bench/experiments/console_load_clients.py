@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clients of the console in the experiment ``console``: browsers with its event stream, a page's table, a scraper."""
+"""Clients of the console in the experiment ``console``: browsers on its event stream, a table request, a scraper."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ PATIENCE: Final = 20.0
 MOMENT: Final = re.compile(rb"event: moment\ndata: (\{.*\})\n\n")
 _POLL: Final = 0.02
 _TAKE: Final = 0.2
-"""Seconds within which a thread notices that it must end."""
+"""Seconds within which a thread notices that it should stop."""
 _CONNECTIONS: Final = re.compile(r"^mptcp_throttler_connections (\S+)$", re.MULTILINE)
 
 
 @dataclass(slots=True)
 class _Stream:
-    """One browser."""
+    """What one browser has received."""
 
     octets: int = 0
     updates: int = 0
     rest: bytes = b""
     capped: list[tuple[float, int]] = field(default_factory=list)
-    """Time and number of caps of each update."""
+    """For each update, its time and the number of capped connections that it reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all browsers had received at a time."""
+    """What each browser had received up to a time: bytes and updates."""
 
     time: float
     octets: tuple[int, ...]
     updates: tuple[int, ...]
 
     def until(self, later: Reading) -> Pushed:
-        """Return the rates between this and *later*, per second."""
+        """Return bytes and updates per second between this reading and a *later* one."""
         span = later.time - self.time
         return Pushed(
             tuple((b - a) / span for a, b in zip(self.octets, later.octets, strict=True)),
@@ -59,7 +59,7 @@ class Reading:
 
 
 class Streams(WorkingThread):
-    """*count* browsers with the page open: each reads ``/api/live`` continuously."""
+    """*count* browsers that have the page open: each reads the event stream ``/api/live`` continuously."""
 
     def __init__(self, node: LiveNode, port: int, count: int) -> None:
         super().__init__("streams", node)
@@ -97,7 +97,7 @@ class Streams(WorkingThread):
         )
 
     def all_with(self, capped: int, after: float, within: float) -> float:
-        """Return when, from *after* on, the last browser got *capped* caps; infinite after *within* seconds."""
+        """Return when the last browser learned, after *after*, of *capped* caps; infinite after *within* seconds."""
         deadline = time.monotonic() + within
         while math.isinf(last := max(_first(each.capped, capped, after) for each in self._streams)):
             if time.monotonic() > deadline:
@@ -111,7 +111,7 @@ def _first(seen: list[tuple[float, int]], capped: int, after: float) -> float:
 
 
 def moments(text: bytes) -> tuple[bytes, list[bytes]]:
-    """Return the rest of *text* after the last complete message, and the JSON data of all messages."""
+    """Return the bytes of *text* after the last complete message, and the JSON data of all complete messages."""
     rest, found = 0, []
     for match in MOMENT.finditer(text):
         rest = match.end()
@@ -120,7 +120,7 @@ def moments(text: bytes) -> tuple[bytes, list[bytes]]:
 
 
 class Repeating(WorkingThread):
-    """Calls *call* every *interval* seconds, and keeps its results."""
+    """A thread that calls *call* every *interval* seconds and keeps the results."""
 
     def __init__(self, node: LiveNode, interval: float, call: Callable[[], Any]) -> None:
         super().__init__("repeated", node)
@@ -137,7 +137,7 @@ class Repeating(WorkingThread):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer to one request."""
+    """The console's answer to one request."""
 
     seconds: float
     status: int
@@ -145,7 +145,7 @@ class Answer:
 
 
 def get(port: int, path: str) -> Answer:
-    """Request *path* from the console. Raises OSError or HTTPException if there is no answer."""
+    """Request *path* from the console. Raises OSError or HTTPException if it does not answer."""
     begin = time.monotonic()
     connection = http.client.HTTPConnection(ADDRESS, port, timeout=PATIENCE)
     try:
@@ -158,7 +158,7 @@ def get(port: int, path: str) -> Answer:
 
 
 def scrape(port: int, tunnels: int) -> float:
-    """Return the seconds for ``/metrics``; infinite if these are not complete for a throttler with *tunnels*."""
+    """Return the seconds that ``/metrics`` took; infinite if it failed or does not show *tunnels* connections."""
     try:
         answer = get(port, "/metrics")
     except (OSError, http.client.HTTPException):
@@ -167,13 +167,13 @@ def scrape(port: int, tunnels: int) -> float:
 
 
 def is_whole(metrics: str, tunnels: int) -> bool:
-    """Return whether *metrics* show a throttler that answers, and has *tunnels*."""
+    """Return whether *metrics* show that the throttler answers and has *tunnels* connections."""
     found = _CONNECTIONS.search(metrics)
     return "\nmptcp_throttler_up 1.0\n" in metrics and found is not None and float(found[1]) == tunnels
 
 
 def rows(port: int, tunnels: int, limit: int = 50) -> tuple[float, int]:
-    """Return the seconds for a table page's request, infinite if the answer is wrong; and its bytes."""
+    """Request a page of the table. Return the seconds, infinite for a wrong answer, and the answer's bytes."""
     try:
         answer = get(port, f"/api/connections?sort=rate&limit={limit}&offset=0")
         document = json.loads(answer.body)

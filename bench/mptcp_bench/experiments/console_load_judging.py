@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aims of the experiment ``console``, and which of them the measurements meet. Pure.
+"""Aims of the experiment ``console``, and whether the measurements meet them. Pure.
 
-What could not be measured, because a program was dead or never acted, is infinite, NaN, or an empty list, and misses
-its aim.
+If a program was dead or never acted, the measured value is infinite, NaN or an empty list, and misses its aim.
 """
 
 from __future__ import annotations
@@ -18,50 +17,52 @@ from .scale_judging import DEAD_MB, PAUSE, TRICKLED
 BEFORE, WITH, AFTER = "without a console", "with it", "after it ended"
 HUNG, KILLED = "while it hangs", "after it was killed"
 ALONE = (BEFORE, AFTER)
-"""The phases without a console, with which the others are compared."""
+"""The phases without a console. The other phases are compared with them."""
 PHASES = (BEFORE, WITH, AFTER, HUNG, KILLED)
 GROWTH, ALLOWANCE = 1.25, 0.005
-"""Factor on the loop's longest lag, and seconds on top. Each query costs a fork, 8 ms with 10,000 connections, whoever
-asks; the experiment itself queries in every phase. The excess allows for a fork that meets another delay."""
+"""Limit of the loop's longest lag with a console: this factor times the lag without one, plus these seconds. Each query
+makes the throttler fork, which takes 8 ms with 10,000 connections, whichever program asks; the experiment itself
+queries in every phase. The added seconds allow for a fork that coincides with another delay."""
 MOVING = 1e-9
-"""Seconds of lag: a gauge that shows less is stuck."""
+"""Least lag in seconds that a working gauge shows. If it shows less, it is stuck."""
 MORE_LATE = 0.5
-"""How many more times per reload the loop may be late above 0.05 s than in the same reloads without a console. A reload
-computes for about a second, and other load on the machine makes it late now and then."""
+"""How many more times per reload the loop may be more than 0.05 s late than in the same reloads without a console. A
+reload takes about a second of computing, and other load on the machine sometimes makes the loop late."""
 UPDATES = 0.5
-"""Per second and browser; the console queries every 0.7 s."""
+"""Least number of updates per second that each browser must receive. The console queries every 0.7 s."""
 PUSHED = 50_000.0
-"""Bytes per second and browser."""
+"""Most bytes per second that the console may push to each browser."""
 SHOWN = 1.0
-"""Most seconds from the last entry in the kernel until each browser has every cap."""
+"""Most seconds from the last entry in the kernel until each browser shows every cap."""
 SCRAPE, SLOWEST_SCRAPE = 0.5, 2.0
-"""Seconds: the median, and the least ``scrape_timeout`` that docs/metrics.md allows."""
+"""Most seconds for a scrape: by the median, and for the slowest. The latter is the least ``scrape_timeout`` that
+docs/metrics.md allows."""
 ROWS = 100_000.0
-"""Bytes of a table page: 2 kB for each of 50 connections with two subflows."""
+"""Most bytes of a table page: 2 kB for each of 50 connections with two subflows."""
 EMPTY_ROWS = 1_000.0
 TABLE = 3.0
-"""Seconds until the table is complete, in a browser or in the terminal."""
+"""Most seconds until the table is complete, in a browser or in the terminal."""
 REFRESH = 3.0
-"""Seconds between two tables in the terminal, which are requested once a second."""
+"""Most seconds between two tables in the terminal. ``top`` requests one every second."""
 RESIDENT = 100.0
-"""MB."""
+"""Most memory of the console (RSS), in MB."""
 STOP = 10.0
-"""Seconds: TimeoutStopSec of the unit."""
+"""Most seconds until the console has ended after SIGTERM: TimeoutStopSec of its unit."""
 
 
 SPAN = 10.0
-"""Seconds over which the throttler's gauge keeps its longest lag."""
+"""Seconds for which the throttler's gauge keeps its longest lag."""
 SCRAPE_SECONDS = 5.0
 """Seconds between two scrapes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the options ask for."""
+    """How much the experiment measures, as its options say."""
 
     tunnels: int
     spans: int
-    """Per phase."""
+    """Spans of ten seconds per phase."""
     browsers: int
     reloads: int
     pages: int
@@ -69,25 +70,25 @@ class Plan:
 
     @property
     def scrapes(self) -> int:
-        """Least number of scrapes while the console is watched."""
+        """Least number of scrapes during the phase with a console."""
         return math.floor(self.spans * SPAN / SCRAPE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Throttler and crowd over one span of time."""
+    """Measurements of throttler and crowd during one phase."""
 
     lags: tuple[float, ...]
-    """The throttler's longest loop lag within each ten seconds, by its gauge; infinite where it gave none."""
+    """The throttler's longest loop lag in each ten seconds, by its gauge; infinite if it gave none."""
     late: int | None
-    """How often the loop was late since its start, read at the end."""
+    """How often the loop was late since the throttler started, read at the end of the phase."""
     fewest: int
-    """Caps in the kernel, in the sample with the fewest; :attr:`most` is the same for the most."""
+    """Fewest caps in the kernel of all samples of the phase; :attr:`most` is the highest number."""
     most: int
     trickled: float
-    """What the crowd's client received, as a share of what the origin should send."""
+    """Bytes that the crowd's client received, as a share of what the origin should send."""
     machine: float
-    """Cores, of everything."""
+    """Processor cores that all programs of the machine used."""
 
     @property
     def longest(self) -> float:
@@ -99,10 +100,10 @@ DEAD = Phase((), None, 0, 0, math.nan, math.nan)
 
 @dataclass(frozen=True, slots=True)
 class Reloads:
-    """The throttler's loop while every cap is lifted and set again, several times."""
+    """The throttler's loop while every cap is lifted and set again several times."""
 
     lags: tuple[float, ...]
-    """The longest lag within the ten seconds before each reload's end, by the gauge; infinite where it gave none."""
+    """The longest lag within the ten seconds before each reload's end, by the gauge; infinite if it gave none."""
     late: int | None
     """How often the loop was late during the reloads."""
 
@@ -112,17 +113,17 @@ NO_RELOADS = Reloads((), None)
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What the browsers received."""
+    """What the browsers received per second."""
 
     octets: tuple[float, ...]
-    """Bytes per second, of each."""
+    """Bytes per second of each browser."""
     updates: tuple[float, ...]
-    """Per second, of each."""
+    """Updates per second of each browser."""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """``mptcp-throttler top`` in a terminal."""
+    """Times of the tables that ``mptcp-throttler top`` showed in a terminal."""
 
     first: float
     """Seconds until the first table."""
@@ -132,7 +133,7 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The console's end after SIGTERM."""
+    """How the console ended after SIGTERM: the seconds it took, and its exit status."""
 
     seconds: float
     code: int | None
@@ -145,37 +146,38 @@ NEVER_ENDED = Ended(math.inf, None)
 
 @dataclass(frozen=True, slots=True)
 class UnderLoad:
-    """All measurements."""
+    """All measurements of the experiment."""
 
     tunnels: int
     two_subflows: int
     phases: dict[str, Phase]
     reloads: dict[str, Reloads]
-    """Without a console, and with it."""
+    """The reloads without a console and those with it, by phase."""
     pushed: Pushed
-    """Under the trickle only."""
+    """What browsers received while the tunnels carried only their trickle of data."""
     reloading: Pushed
-    """In the seconds around a reload that caps every tunnel."""
+    """What browsers received around reloads that lift and cap every tunnel."""
     shown: tuple[float, ...]
-    """Seconds from the last entry of such a reload until all browsers have all caps; infinite if one never does."""
+    """Seconds from the last kernel entry of such a reload until all browsers show all caps; infinite if one never
+    does."""
     scrapes: tuple[float, ...]
-    """Seconds; infinite for an incomplete one."""
+    """Seconds of each scrape; infinite for an incomplete one."""
     rows: tuple[float, ...]
     """Seconds for a table page over HTTP; infinite for a wrong one."""
     largest: float
-    """Bytes of the largest page."""
+    """Bytes of the largest table page."""
     pages: tuple[float, ...] | None
     """Seconds until the table is complete in Chromium; None without Chromium."""
     top: Top
     resident: float
-    """MB, the console's greatest."""
+    """The console's greatest resident memory in MB."""
     ended: Ended
     tunnels_ended: int
-    """Ended by themselves."""
+    """Number of tunnels that ended during the experiment; none should."""
 
 
 def judge(load: UnderLoad, asked: Plan) -> list[Aim]:
-    """Return all aims of the *asked* plan. Raises ValueError if nothing was held."""
+    """Return all aims of the *asked* plan. Raises ValueError if no tunnel was held."""
     if not load.tunnels:
         raise ValueError("no tunnels were held")
     aims = [
@@ -207,7 +209,7 @@ def judge(load: UnderLoad, asked: Plan) -> list[Aim]:
 def _phases(load: UnderLoad) -> list[Aim]:
     phases = {name: load.phases.get(name, DEAD) for name in PHASES}
     alone = max(phases[name].longest for name in ALONE)
-    # Without anything to compare with, the absolute limit of the loop.
+    # If no phase without a console gave a lag, use the absolute limit of the loop.
     bound = round(GROWTH * alone + ALLOWANCE, 4) if math.isfinite(alone) else PAUSE
     aims = []
     for name, phase in phases.items():
@@ -225,7 +227,7 @@ def _phases(load: UnderLoad) -> list[Aim]:
 
 
 def _reloads(load: UnderLoad, reloads: int) -> list[Aim]:
-    """Compare reloads with a console with the same reloads without one: their own cost is not the console's."""
+    """Compare reloads with a console and without one, because a reload itself delays the loop."""
     alone, beside = (load.reloads.get(name, NO_RELOADS) for name in (BEFORE, WITH))
     usual = median(alone.lags, default=math.inf)
     bound = round(GROWTH * usual + ALLOWANCE, 4) if math.isfinite(usual) else PAUSE

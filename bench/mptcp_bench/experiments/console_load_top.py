@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-throttler top`` in a terminal of 80 columns: when its tables come."""
+"""``mptcp-throttler top`` in a terminal of 80 columns: when it shows its tables."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .console_load_judging import NO_TABLE, Top
 from .scale_watch import operators_environment
 
 _HEAD: Final = re.compile(rb"(\d\d:\d\d:\d\d)\s+([\d,]+) connections?\b")
-"""The first line: the time of the daemon's answer, and the number of connections."""
+"""A table's first line: the time of the daemon's answer and the number of connections."""
 _LINES, _COLUMNS = 24, 80
 
 
 def heads(text: bytes, tunnels: int) -> list[str]:
-    """Return the times of the tables in a terminal's output *text* that show *tunnels*, each once."""
+    """Return the times of the tables in a terminal's output *text* that show *tunnels* connections, each time once."""
     found = (head[1].decode() for head in _HEAD.finditer(text) if int(head[2].replace(b",", b"")) == tunnels)
     return list(dict.fromkeys(found))
 
 
 def watched(argv: Sequence[str], tunnels: int, refreshes: int, within: float) -> Top:
-    """Run *argv* until *refreshes* tables after the first have come, or *within* seconds have passed."""
+    """Run *argv* until it has shown *refreshes* tables after the first, or for *within* seconds."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
     begin = time.monotonic()
@@ -47,7 +47,7 @@ def watched(argv: Sequence[str], tunnels: int, refreshes: int, within: float) ->
                 break
             try:
                 text += os.read(ours, 1 << 16)
-            except OSError:  # it has ended
+            except OSError:  # the program has ended
                 break
             times += [time.monotonic()] * (len(heads(text, tunnels)) - len(times))
         if process.poll() is None:
@@ -64,7 +64,7 @@ def watched(argv: Sequence[str], tunnels: int, refreshes: int, within: float) ->
 
 
 def _drain(descriptor: int, process: subprocess.Popen[bytes]) -> None:
-    """Read its output until it has ended, for ten seconds at most: an unread process cannot end."""
+    """Read the process's output until it has ended, or for ten seconds: it cannot end while its output is unread."""
     deadline = time.monotonic() + 10
     while process.poll() is None and time.monotonic() < deadline:
         if select.select([descriptor], [], [], 0.1)[0]:

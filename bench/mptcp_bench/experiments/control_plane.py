@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How many real connections a second the throttler keeps up with, and at what share of a core.
+"""How many real connections per second the throttler can follow, and at what share of a core.
 
-The crowd of the experiment ``scale``, without Squid, opens two-subflow connections at a set pace to a listener on the
-proxy's port; each closes half a second later. No event is lost if the tracker opened each connection and both its
-subflows once, every capped subflow got its entry and lost it again, and neither a path-manager event nor a segment was
-dropped. The client counts the connections, the kernel their joins.
+The crowd of the experiment ``scale`` opens connections with two subflows at a fixed pace to a listener on the proxy's
+port, without Squid. Each connection closes half a second later. No event is lost if the tracker opened each connection
+and both subflows exactly once, if each capped subflow got its kernel entry and lost it again, and if no path-manager
+event and no segment was dropped. The client counts the connections; the kernel counts their joins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .options import count, counts
 from .scale_crowd import Crowd, with_crowd
 
 RATES = (250, 500, 750, 1000)
-"""Connections per second."""
+"""Rates that are measured, in connections per second."""
 SECONDS = 10
 OPTIONS = {
     "rate": f"connections a second, a list, default {','.join(map(str, RATES))}",
@@ -39,12 +39,12 @@ OPTIONS = {
 LIFETIME = 0.5
 """Seconds from the opening of a connection to its end."""
 LINGERING = 11.0
-"""Seconds after which as many entries go as come: each stays for ten after its subflow has ended."""
+"""Seconds after which as many entries are removed as are added: an entry stays for ten after its subflow has ended."""
 FINISHED = 30.0
-"""Seconds within which the last entry is gone."""
+"""Seconds within which the last entry must be gone."""
 PAUSE = 0.5
-"""Seconds between two queries whether it is gone: each takes the daemon's time."""
-# A soft cap's entry comes up to a second later: after the end of some connections.
+"""Seconds between two queries whether the last entry is gone. Each query costs the daemon processor time."""
+# landing: at-once, because a soft cap gets its entry up to a second later, when some connections have already ended.
 POLICY = """\
 version: 1
 paths:
@@ -55,7 +55,7 @@ rules:
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Open connections at each rate with every backend this kernel offers; *seed* draws nothing."""
+    """Open connections at each rate with every backend that this kernel offers. *seed* has no effect."""
     rates = counts(options, "rate", (AIM_RATE,) if quick else RATES)
     seconds = count(options, "seconds", 3 if quick else SECONDS)
     need("root", "mptcp", "mptcp-pm", "htb", "gcc")
@@ -71,13 +71,13 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def measure(backend: str, rate: int, seconds: int) -> dict[str, float]:
-    """Open *rate* connections a second; return the fate of all, and pace and CPU share over the last *seconds*."""
+    """Open *rate* connections per second. Return their counts, and pace and CPU share in the last *seconds*."""
     with Testbed(with_crowd(UNSHAPED)) as testbed:
         proxy = testbed["proxy"]
         policy = proxy.write("policy.yaml", POLICY)
         settings = {"netfilter": backend, "verify_interval": 3600, "log_level": "warning"}
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
-        # Closing sets the pace; connections delayed by other programs are opened later.
+        # The pace is that of closing. If another program delays the client, it opens the missing connections later.
         crowd = Crowd.without_squid(testbed, 2 * rate)
         mib = proxy.mib()
         crowd.hold(round(rate * LIFETIME))
@@ -109,7 +109,7 @@ def measure(backend: str, rate: int, seconds: int) -> dict[str, float]:
 
 
 def _settle(throttler: Throttler, connections: int) -> None:
-    """Give the daemon time to finish, because entries linger; what it did not finish counts as lost."""
+    """Wait until the daemon has removed all entries, which stay for a while. If it does not, they count as lost."""
 
     def entries_gone() -> bool:
         time.sleep(PAUSE)

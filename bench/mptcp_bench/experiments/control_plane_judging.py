@@ -11,11 +11,11 @@ from .aims import Aim
 AIM_RATE = 500
 """Connections per second that the throttler must keep up with."""
 PACE = 0.98
-"""Least share of the asked rate that the client reaches, and of its connections that have a join."""
+"""Least share of the asked rate that the client must reach, and least share of its connections that get a join."""
 
 
 def judge(runs: Sequence[Mapping[str, Any]], offered: Sequence[str]) -> list[Aim]:
-    """Return the aims of all *runs*, for each *offered* adapter; beyond the aimed rate figures are only shown."""
+    """Return the aims of all *runs*, for each *offered* adapter. Runs at a higher rate than AIM_RATE are only shown."""
     aimed = [run["backend"] for run in runs if run["asked"] == AIM_RATE]
     aims = [Aim(f"{backend}: runs at {AIM_RATE} connections/s", aimed.count(backend), least=1) for backend in offered]
     return aims + [aim for run in runs for aim in _judge(run["backend"], run["asked"], run)]
@@ -26,7 +26,7 @@ def _judge(backend: str, rate: int, sample: Mapping[str, Any]) -> list[Aim]:
     none = 0.0 if asked else None
     joined = sample["joins"] / sample["connections"] if sample["connections"] else 0.0
     return [
-        # A client that cannot keep its pace would prove only a lower rate.
+        # If the client opens fewer connections, the run proves only a lower rate.
         Aim(f"{name}: opened per second", sample["rate"], least=PACE * rate if asked else None),
         Aim(f"{name}: joins for each connection", joined, least=PACE if asked else None),
         Aim(f"{name}: opened by the tracker, less made", sample["opened_less_made"], least=none, most=none),

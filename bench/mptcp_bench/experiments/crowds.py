@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether one client can starve others: a client's requests beside thousands of idle connections and beside a busy one.
+"""Whether one client can starve others: a client's requests beside thousands of idle connections or a busy client.
 
-Squid runs with the shipped conf/squid.conf, with one worker per processor. A client requests a small file again and
-again, each time on its own Multipath TCP connection: alone, and beside connections from a node with many addresses,
-none of which exceeds its share: 2,000 that never end their request, 5,000 kept alive after one answer, 500 tunnels that
-carry nothing, all of these. In one arm a single address opens more than its share.
+Squid runs with the shipped conf/squid.conf and one worker per processor. A client requests a small file again and
+again, each time on a new Multipath TCP connection. An arm is what runs beside this client. In the first arm it is
+alone. In the next arms a second node with many addresses, none of which exceeds its share, holds idle connections:
+2,000 that never finish their request, 5,000 kept alive after one answer, 500 tunnels without data, or all of these. In
+one arm a single address opens more than its share.
 
-In the last arms the other connections are of one busy client, by Multipath TCP (``relay_load``): small files again and
-again on nearly as many connections as the proxy serves it, downloads of a large file, new connections for one small
-file each as fast as they are answered, and the same with the table of conf/nftables loaded.
+In the last arms the second node is one busy client with Multipath TCP (``relay_load``). It requests small files on
+nearly as many connections as the proxy accepts from it; or downloads a large file; or opens a new connection for each
+small file, as fast as the proxy answers; or does the last with the table of conf/nftables loaded.
 
 The seed draws the order of the arms in each round. ``--set limits=no`` removes the limits per address, and must miss an
-aim. ``--set turns=no`` shows what it is worth that clients take turns.
+aim. ``--set turns=no`` shows the latency if clients do not take turns.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ from .tables import mean, new_table
 
 ASKED, QUICK_ASKED = 1000, 200
 ASKED_BESIDE_BUSY = 40
-"""At most: beside a busy client each takes up to a second, and conf/nftables refuses more than 500."""
+"""Most requests beside a busy client: each takes up to a second, and conf/nftables refuses more than 500
+connections."""
 OPTIONS = {
     "arm": f"{', '.join(ARMS)}; default all",
     "runs": "rounds, 2 or more, default 10, with --quick 3",
@@ -79,28 +81,30 @@ OPTIONS = {
 RUNS, QUICK_RUNS = 10, 3
 COUNTS = {"slow-headers": 2000, "keep-alives": 5000, "tunnels": 500}
 SMALLER = 10
-"""Divisor of the counts with --quick, except those of the single address."""
+"""With --quick, the counts are divided by this number, except that of the single address."""
 ADDRESSES = {"slow-headers": 3, "keep-alives": 10, "tunnels": 1}
 EXCESS = 1.25
-"""Multiple of its share that the single address opens."""
+"""The single address opens this multiple of its share of connections."""
 NODE = "others"
 FIRST_ADDRESS = 10
-"""Last byte of their first address."""
+"""Last byte of the second node's first address."""
 CONNECTIONS = {REQUESTS: 720, DOWNLOADS: 200, NEW: 50, NEW_LIMITED: 50}
-"""Of a busy client, per worker: a hash distributes them, and each worker takes 800 of one address (too_many)."""
+"""Connections of a busy client per worker. A hash distributes them unevenly, and each worker accepts 800 of one address
+(too_many)."""
 MOST_CONNECTIONS = 4096
-"""Limit of native/relay_load.c."""
+"""Most connections that native/relay_load.c can open."""
 LARGE = 200_000_000
-"""Bytes of a download that outlasts the client's requests."""
+"""Size of the downloaded file in bytes. Its download takes longer than the client's requests."""
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
 UNDER_WAY = 1.0
-"""Seconds for which a busy client is busy before the other client starts; its rate counts from their begin."""
+"""Seconds that a busy client runs before the other client starts. Its rate is measured from their beginning."""
 IN_ORDER = sorted(COUNTS, key=lambda kind: kind == "slow-headers")
-"""slow-headers last: Squid gives them up after a minute (request_timeout)."""
+"""The order in which idle connections are opened. slow-headers come last, because Squid closes them after a minute
+(request_timeout)."""
 SETTLED = 60.0
-"""Seconds within which Squid has closed all connections whose clients are gone."""
+"""Seconds within which Squid must have closed all connections of clients that have ended."""
 IDLE = 150
-"""Most descriptors of a worker without clients: logs, listeners, pipes, connections kept to the origin."""
+"""Most open descriptors of a worker without clients: logs, listeners, pipes, idle connections to the origin."""
 REFUSED = "http_access deny too_many\n"
 NO_LIMITS = "client_ip_max_connections -1\nrequest_timeout 10 minutes\n"
 WARNING = "filedescriptors"
@@ -108,9 +112,9 @@ WARNING = "filedescriptors"
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run the client alone and the arms that *options* choose."""
+    """Run the arms that *options* choose, and always the client alone."""
     arms = [arm for arm in ARMS if arm == ALONE or arm in choice(options, "arm", ARMS)]
-    # One round has no interval.
+    # At least two rounds, because one has no confidence interval.
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS, least=2)
     requests = count(options, "requests", QUICK_ASKED if quick else ASKED)
     limits = yes(options, "limits", True)
@@ -146,7 +150,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A testbed with its services, and the crowd's addresses, by kind of connection."""
+    """A testbed with its services, and the second node's addresses by kind of connection."""
 
     testbed: Testbed
     proxy: Proxy
@@ -154,7 +158,7 @@ class Site:
     requests: int
     counts: Mapping[str, int]
     connections: Mapping[str, int]
-    """Of a busy client, by arm."""
+    """Number of connections of a busy client, by arm."""
     addresses: Mapping[str, Sequence[str]]
 
     @classmethod
@@ -173,12 +177,12 @@ class Site:
         busy = {arm: min(n * workers // smaller, MOST_CONNECTIONS) for arm, n in each.items()}
         counts = {kind: n // smaller for kind, n in COUNTS.items()}
         site = cls(testbed, proxy, origin, requests, counts, busy, addresses)
-        # The first requests pay for one-time costs: names, memory, routes.
+        # Send some requests that are not measured: the first ones pay for name lookups, memory and routes.
         timed_requests(testbed["client"], proxy, origin, requests)
         return site
 
     def measure(self, arm: str, number: int) -> Measured:
-        """Return what the client notices beside *arm*. Raises TestbedError if that fails."""
+        """Return the client's latencies beside *arm*, and Squid's resources. Raises TestbedError if that fails."""
         wait_until(self._is_settled, "the last connections are closed", timeout=SETTLED)
         warned = self._warnings()
         if arm in BUSY:
@@ -189,7 +193,7 @@ class Site:
                 for kind, many, addresses in self._parts(arm)
             ]
             if arm == ONE_ADDRESS:
-                # Squid accepts connections beyond the share, then closes them.
+                # Squid accepts the connections beyond the share and then closes them. Wait until it has.
                 crowds[0].settled()
             timed = timed_requests(self.testbed["client"], self.proxy, self.origin, self.requests)
             opened, standing = sum(many for _, many, _ in self._parts(arm)), sum(each.standing() for each in crowds)
@@ -212,7 +216,7 @@ class Site:
         return replace(found, answers=answers / seconds, octets=octets / seconds)
 
     def _busy(self, arm: str, many: int) -> AbstractContextManager[Load]:
-        """Keep a client busy on *many* connections; the proxy closes those of the ``new`` arms, to be reopened."""
+        """Keep a client busy on *many* connections. In the ``new`` arms it opens one for each request."""
         origin, file = self.origin.host.service_address(), "large" if arm == DOWNLOADS else "file"
         is_new = arm in (NEW, NEW_LIMITED)
         close = "Connection: close\r\n" if is_new else ""
@@ -246,11 +250,11 @@ class Site:
         )
 
     def memory(self) -> int:
-        """Return the bytes of Squid's process tree, as proportional set sizes."""
+        """Return the memory of Squid's process tree in bytes (sum of proportional set sizes)."""
         return user_memory(self.proxy.process.pid)
 
     def _parts(self, arm: str) -> list[tuple[str, int, Sequence[str]]]:
-        """Return kind, number and addresses of the connections that *arm* opens beside the client, in order."""
+        """Return kind, number and addresses of the connections that *arm* opens beside the client, in opening order."""
         if arm == ONE_ADDRESS:
             many = round(EXCESS * SHARE * len(worker_descriptors(self.proxy)))
             return [("slow-headers", many, self.addresses["slow-headers"][:1])]
@@ -265,7 +269,7 @@ class Site:
 
 
 def table_of(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
-    """Return the means over the rounds; for memory and descriptors the maximum."""
+    """Return the table of idle arms: means over the rounds; for memory and descriptors the maximum."""
     columns = (
         "beside", "rounds", "median ms", "95 % ms", "median × alone", "95 % × alone", "failed",
         "stand", "most descriptors, × limit", "most memory, MB",
@@ -285,7 +289,7 @@ def table_of(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
 
 
 def busy_table(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
-    """Return the same for the arms with a busy client, and the busy client's own rates."""
+    """Return the table of the arms with a busy client, with the busy client's own rates."""
     columns = (
         "beside", "rounds", "connections", "answers/s", "Mbit/s", "median ms", "95 % ms", "median × alone",
         "95 % × alone", "mean × the busy client's", "failed",
@@ -297,7 +301,7 @@ def busy_table(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
             continue
         table.add_row(
             arm, str(len(there)), f"{max(each.standing for each in there):,}",
-            # A download outlasts the client's requests.
+            # A download is longer than the measurement, so its answers per second mean nothing.
             "" if arm == DOWNLOADS else mean([each.answers for each in there], digits=0),
             mean([8 * each.octets for each in there], 1e-6), *_latencies(measured, arm),
             mean([each.due for each in there]) if arm in COMPARED else "", str(sum(each.failed for each in there)),
@@ -306,7 +310,7 @@ def busy_table(measured: Sequence[Measured], arms: Sequence[str]) -> Table:
 
 
 def _latencies(measured: Sequence[Measured], arm: str) -> list[str]:
-    """Return the percentiles, in milliseconds, then as multiples of those alone."""
+    """Return the latency percentiles of *arm* in milliseconds, then as multiples of the client's latency alone."""
     there = [each for each in measured if each.arm == arm]
     relative = [ratios(measured, arm, percent) for percent in PERCENTILES]
     return [

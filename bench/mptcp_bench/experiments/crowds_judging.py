@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a client waits, or is refused, beside many idle connections or a busy client, and what these cost. Pure.
+"""Whether a client waits or is refused beside many idle connections or a busy client, and what these cost. Pure.
 
-Latencies are ratios within one round: beside others to alone. An arm is what runs beside the client. Beside a busy
-client the latency is also compared with the busy client's own per request: one of n connections that share a processor
-waits for all n, which is no more than its due, and longer than alone.
+An arm is what runs beside the client. Latencies are compared within one round: beside others divided by alone. Beside a
+busy client, the latency is also compared with the busy client's own latency. If n connections share a processor, each
+waits for all n: that is longer than alone, but it is a fair share.
 """
 
 from __future__ import annotations
@@ -20,73 +20,74 @@ REQUESTS, DOWNLOADS, NEW, NEW_LIMITED = "requests", "downloads", "new", "new-lim
 BUSY = (REQUESTS, DOWNLOADS, NEW, NEW_LIMITED)
 ARMS = (ALONE, "slow-headers", "keep-alives", "tunnels", ALL, ONE_ADDRESS, *BUSY)
 COMPARED = (REQUESTS, NEW)
-"""Arms whose busy client requests the same as the other client, each request after the answer before."""
+"""Arms whose busy client requests the same file as the other client, one request after another on each connection."""
 SHARE = 1000
 """Connections of one address per Squid worker: client_ip_max_connections in conf/squid.conf."""
 PERCENTILES = (50, 95)
 LONGER = 2.0
-"""Multiple of its latency alone that a client's latency may have."""
+"""Most that a client's latency may be, as a multiple of its latency alone."""
 DUE = 2.0
-"""Multiple of the busy client's mean time per request that the client's mean latency may have."""
+"""Most that the client's mean latency may be, as a multiple of the busy client's mean time per request."""
 BUSY_RATE = 10e3
-"""Least bytes per second for a busy client: 50 connections a second, as conf/nftables allows, get 50 kB."""
+"""Least bytes per second of a busy client. At the 50 connections per second that conf/nftables allows, it gets 50
+kB."""
 DESCRIPTORS = 0.8
-"""Share of its limit that the fullest worker may have open."""
+"""Most open descriptors of the fullest worker, as a share of its limit."""
 MEMORY, EACH = 500e6, 60e3
-"""Bytes for all of Squid's processes, and growth per connection."""
+"""Most bytes of memory for all Squid processes, and most growth per connection."""
 GROWTH = 1.25
-"""Multiple of the first round's memory that the last one may have."""
+"""Most memory in the last round, as a multiple of the first round's."""
 WITHIN = 0.01
-"""Share by which one address may miss its allowed connections, either way."""
+"""Share by which the connections of one address may differ from its allowed number, in either direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One arm of one round."""
+    """The measurements of one arm in one round."""
 
     arm: str
     round: int
     seconds: tuple[float, ...]
-    """Of each answered request of the client."""
+    """Latency in seconds of each answered request of the client."""
     failed: int
     """The client's unanswered requests."""
     multipath: int
     """The client's connections that did not fall back to TCP."""
     opened: int
-    """Connections that the crowd tried."""
+    """Connections that the second node tried to open."""
     standing: int
-    """Of these, the connections left after the requests."""
+    """Number of these connections that are open after the client's requests."""
     workers: int
     descriptors: float
     """Open descriptors of the fullest worker, as a share of its limit."""
     memory: int
     """Bytes of Squid's processes."""
     warnings: int
-    """Lines of cache.log about descriptors since the arm began."""
+    """Lines about file descriptors that cache.log got since the arm began."""
     answers: float = 0.0
-    """Of a busy client, per second."""
+    """Answers per second to a busy client."""
     octets: float = 0.0
-    """Body bytes of a busy client, per second."""
+    """Body bytes per second of a busy client."""
 
     def latency(self, percent: float) -> float:
-        """Return a percentile of :attr:`seconds`; NaN if nothing was answered."""
+        """Return a percentile of :attr:`seconds`; NaN if no request was answered."""
         return percentile(self.seconds, percent, default=nan)
 
     @property
     def share(self) -> float:
-        """Standing connections, as a multiple of what one address may have."""
+        """Open connections, as a multiple of the number that one address may have."""
         return self.standing / (SHARE * self.workers) if self.workers else nan
 
     @property
     def due(self) -> float:
-        """The client's mean latency over the busy client's: its connections / answers per second (Little's law)."""
+        """The client's mean latency, as a multiple of the busy client's: connections / answers per second (Little)."""
         if not self.seconds or not self.standing:
             return nan
         return fmean(self.seconds) * self.answers / self.standing
 
 
 def aims(measured: Sequence[Measured], arms: Sequence[str], runs: int, before: int) -> list[Aim]:
-    """Return the aims of *runs* rounds of *arms*; Squid's processes had *before* bytes without any connection."""
+    """Return the aims of *runs* rounds of *arms*. *before* is Squid's memory in bytes without any connection."""
     found = []
     for arm in arms:
         there = [each for each in measured if each.arm == arm]
@@ -126,7 +127,7 @@ def aims(measured: Sequence[Measured], arms: Sequence[str], runs: int, before: i
 
 
 def ratios(measured: Sequence[Measured], arm: str, percent: float) -> list[float]:
-    """Return for each round that has both the percentile of the latency beside *arm* as a multiple of that alone."""
+    """Return, for each round with both, the latency percentile beside *arm* divided by the one alone."""
     alone = {each.round: each.latency(percent) for each in measured if each.arm == ALONE}
     return [e.latency(percent) / alone[e.round] for e in measured if e.arm == arm and alone.get(e.round)]
 
@@ -138,7 +139,7 @@ def _waits(arm: str, percent: int, times_alone: Sequence[float]) -> Aim:
 
 
 def _memory(measured: Sequence[Measured], before: int) -> list[Aim]:
-    """Return the aims for the memory of Squid's processes over all arms: they keep what they free."""
+    """Return the aims for the memory of Squid's processes over all arms, since Squid keeps memory that it frees."""
     most = max(each.memory for each in measured)
     rounds = sorted({each.round for each in measured})
     first, last = (max(e.memory for e in measured if e.round == number) for number in (rounds[0], rounds[-1]))
@@ -146,7 +147,7 @@ def _memory(measured: Sequence[Measured], before: int) -> list[Aim]:
         Aim("memory of Squid's processes", most / 1e6, " MB", most=MEMORY / 1e6),
         Aim("their memory, last round / first", last / first, most=GROWTH),
     ]
-    # A busy connection has further buffers, and there are few of these.
+    # Leave out busy clients: their few connections have larger buffers.
     if idle := max((each.standing for each in measured if each.arm not in BUSY), default=0):
         beside = max(each.memory for each in measured if each.arm not in BUSY) - before
         what = "their memory for each connection of the most that stood"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the throttler's kernel objects cost: goodput with 0, 1,000 and 50,000 set entries, as ratios.
 
-Bulk TCP runs from the proxy's port over an unshaped link, without Squid, which would hide the cost. Each packet meets
-the same rule, set and HTB class as a subflow's packet; MPTCP's own receive path varies from second to second by far
-more than what is measured here. Each number of entries has its testbed; all are measured in one run, in an order drawn
-for each round. Only ratios within a round are compared, because a small machine's speed drifts.
+Plain TCP runs at full speed from the proxy's port over an unshaped link. Squid is left out, since it would hide the
+cost; so is MPTCP, whose receive path varies from second to second by far more than this cost. Each packet passes the
+same rule, set and HTB class as a subflow's packet would. Each number of entries has its own testbed. All are measured
+in each round, in an order drawn for that round. Only ratios within a round are compared, because a small machine's
+speed drifts.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ print(received * 8 / (now - start))
 
 
 def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Measure every number of entries with every backend this kernel offers."""
+    """Measure each number of entries with every backend that this kernel offers."""
     need("root", "htb")
     offered = backends()
     for name in BACKENDS.keys() - set(offered):
@@ -111,7 +112,7 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
 def sent(testbed: Testbed) -> SentBytes:
     """Return the bytes sent by the proxy's device and by our class for uncapped traffic; 0 without the class.
 
-    Nothing is sent between two transfers, so that both are of the same moment.
+    Nothing is sent between two transfers, so both counters can be read one after the other.
     """
     proxy = testbed["proxy"]
     shown = proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout

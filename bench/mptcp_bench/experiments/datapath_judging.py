@@ -10,20 +10,21 @@ from ..statistics import median
 from .aims import Aim, no_less
 
 COUNTS: tuple[int | None, ...] = (None, 0, 1_000, 50_000)
-"""Entries in the kernel set; None: nothing of the throttler is installed."""
+"""Entries in the kernel set; None: no kernel object of the throttler is installed."""
 LEAST = 0.98
-"""Least share of the goodput with no entry, by the median."""
+"""Least goodput, by the median, as a share of the goodput without entries."""
 MARGIN = 0.05
-"""Share by which goodput may be less: the rounds' variation excludes no smaller loss."""
+"""Non-inferiority margin: the largest accepted loss of goodput, as a share. Rounds vary too much to detect a smaller
+loss."""
 THROUGH = (0.95, 1.05)
-"""Share of the device's bytes that went through our class; both count bytes on the wire."""
+"""Least and most bytes through our class, as a share of the device's. Both counters count bytes on the wire."""
 
 
 class SentBytes(NamedTuple):
-    """Bytes up to a moment."""
+    """Bytes that were sent up to a moment."""
 
     ours: int
-    """Of our class for uncapped traffic."""
+    """Bytes sent by our class for uncapped traffic."""
     device: int
 
 
@@ -33,11 +34,12 @@ def judge(
     offered: Sequence[str],
     rounds: int,
 ) -> list[Aim]:
-    """Return the aims for bits/s by adapter, number of entries and round.
+    """Return the aims for goodput in bits/s, by adapter, number of entries and round.
 
-    *carried* is what went through our class, as a multiple of what the device sent: objects outside the packets' way
-    cost nothing. Each round is compared with itself, so the mean ratio is one sample, compared with 1 for
-    non-inferiority. The total cost of HTB and the rule is shown without an aim: it is the price of shaping.
+    *carried* is the bytes through our class, as a multiple of the bytes that the device sent: if packets bypassed our
+    objects, these would seem to cost nothing. A ratio compares two values of one round, so the mean ratio is one
+    sample, which is tested for non-inferiority to 1. The total cost of HTB and the rule is shown without an aim,
+    because shaping cannot be had without it.
     """
     aims = []
     for backend in offered:
@@ -55,7 +57,7 @@ def judge(
 
 
 def through_class(spans: Iterable[tuple[SentBytes, SentBytes]]) -> float:
-    """Return what went through our class, as a multiple of what the device sent, for the span farthest from 1."""
+    """Return the bytes through our class divided by the device's, for the span whose ratio is farthest from 1."""
     shares = []
     for before, after in spans:
         device = after.device - before.device
@@ -64,7 +66,7 @@ def through_class(spans: Iterable[tuple[SentBytes, SentBytes]]) -> float:
 
 
 def compared(backend: str, goodput: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return the ratios of each round, by what is compared."""
+    """Return the ratios of all rounds, by the name of the comparison."""
     return {
         f"{backend}: {label(count)} / {label(base)}": within_rounds(goodput, count, base)
         for count, base in ((0, None), (1_000, 0), (50_000, 0))
@@ -72,7 +74,7 @@ def compared(backend: str, goodput: Mapping[str, Sequence[float]]) -> dict[str, 
 
 
 def within_rounds(goodput: Mapping[str, Sequence[float]], count: int | None, base: int | None) -> list[float]:
-    """Return the ratio of each round."""
+    """Return goodput with *count* entries divided by goodput with *base* entries, for each round."""
     pairs = zip(goodput[label(count)], goodput[label(base)], strict=True)
     return [rate / other for rate, other in pairs]
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Ethernet and Wi-Fi in most experiments: interfaces of the client, and their names in policies. Pure."""
+"""Ethernet and Wi-Fi in most experiments: the client's interfaces, and the paths' names in policies. Pure."""
 
 from __future__ import annotations
 
 DEVICES = ("eth0", "wlan0")
-"""Ethernet, Wi-Fi: the names in samples."""
+"""The interfaces of Ethernet and Wi-Fi, as recorded samples name them."""
 DEVICE = dict(zip(("ethernet", "wifi"), DEVICES, strict=True))
 POLICY_PATHS = """\
 version: 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Common parts of the experiments' pictures: Ethernet and Wi-Fi over time, panels, moments."""
+"""Common parts of the experiments' pictures: Ethernet and Wi-Fi over time, panels, marked moments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stacked(count: int, height: float) -> tuple[Any, list[Any]]:
 
 
 def beside(count: int) -> tuple[Any, list[Any]]:
-    """Return a figure of *count* panels side by side, with common axes."""
+    """Return a figure of *count* panels side by side, which share their axes."""
     figure = style.new_figure(11, 4.6)
     panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
     figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.08)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether an emulated path is what was asked for, judged by what comes out of it.
+"""Whether an emulated path behaves as it was configured, judged by the packets that leave it.
 
-The emulator's own counters are not used: round trips and arrivals are measured at both ends of a path, throughput by
+The emulator's own counters are not used. Round trips and arrivals are measured at both ends of a path, throughput by
 the devices' counters. On paths of 100 Mbit/s:
 
-- round-trip time, idle and with 80 % load in both directions: median within 0.5 ms, 99th percentile within 2 ms;
-  with jitter under load the median misses that, since each packet waits for the one before it (docs/emulation.md):
-  there the aim is wider, up to the longest delay, and says so;
-- loss of 100,000 packets, uniform and Gilbert-Elliott, in either direction: within 10 %; mean length of a burst too;
-- no packet arrives before one that was sent earlier, with jitter too;
-- the same seed loses the same packets, another seed others;
-- two paths at full rate in both directions at once: each direction at least 0.97 of its link.
+- Round-trip time, idle and with 80 % load in both directions: the median is within 0.5 ms, the 99th percentile within
+  2 ms. With jitter under load each packet waits for the one before it, so the median misses that
+  (docs/emulation.md). That aim is therefore wider, up to the longest delay, and its name says so.
+- Loss of 100,000 packets, uniform and Gilbert-Elliott, in either direction: the rate and the mean length of a burst are
+  within 10 %.
+- No packet overtakes an earlier one, even with jitter.
+- The same seed loses the same packets, another seed loses others.
+- Two paths at full rate in both directions at once: each direction carries at least 0.97 of its link's rate.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ BURSTS = GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
 
 
 def symmetric(name: str, delay: int, jitter: int = 0, loss: Loss | None = None) -> EmulatedPath:
-    """Return a path with equal directions; times in microseconds."""
+    """Return a path with equal directions; times are in microseconds."""
     direction = Direction(RATE, delay, jitter, loss)
     return EmulatedPath(name, direction, direction)
 
@@ -115,7 +116,7 @@ def _repeats(seed: int, before: dict[str, list[int]]) -> list[Aim]:
 
 
 def _capacity(testbed: Testbed, seconds: float) -> tuple[list[Aim], dict[str, Any]]:
-    """Measure what arrives, and what the emulators cost, while both paths are overloaded in both directions."""
+    """Overload both paths in both directions. Measure the rate that arrives, and the emulators' processor time."""
     both = list(ends(testbed).values())
     client, core = testbed["client"], testbed["core"]
     emulators = [process.pid for process in testbed.emulation.processes.values()]
@@ -137,7 +138,7 @@ def _capacity(testbed: Testbed, seconds: float) -> tuple[list[Aim], dict[str, An
 
 
 def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Measure everything; *quick* means fewer echo requests and a shorter time at full rate."""
+    """Measure everything. With *quick*, send fewer echo requests and use the full rate for a shorter time."""
     need("root", "namespaces", "veth", "tbf", "ethtool")
     if missing("netem") is not None:
         need("gcc", "nfqueue")

@@ -15,18 +15,18 @@ from ..statistics import fmean, median, percentile
 from .aims import Aim
 
 MEDIAN_WITHIN, P99_WITHIN = 0.5, 2.0
-"""Milliseconds."""
+"""Milliseconds by which the round trip's median and 99th percentile may differ from the configured ones."""
 LOSS_WITHIN = 0.1
 FULL, OVERLOAD = 0.97, 1.03
-"""Shares of a link: what it must carry, and what it is offered."""
+"""Shares of a link's rate: what the link must carry at least, and the load that is offered."""
 DIRECTIONS = 4
 SHARED = 0.5
-"""Most common share of two seeds' losses."""
+"""Most lost packets that runs with two different seeds may share, as a share of all lost packets of both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Milliseconds."""
+    """Round-trip times in milliseconds, and their number."""
 
     median: float
     p99: float
@@ -39,7 +39,7 @@ class Distribution:
 
 
 def asked(path: EmulatedPath) -> Distribution:
-    """Return the idle round trip that *path* asks for: the sum of two uniform delays has a triangular distribution."""
+    """Return the configured idle round trip of *path*: the sum of two uniform delays has a triangular distribution."""
     jitter = path.down.jitter
     middle = path.rtt / 1e3
     # P(sum > s) = (2j - s)^2 / 8j^2 for s from 0 to 2j.
@@ -60,7 +60,7 @@ def run_lengths(lost: Sequence[int]) -> list[int]:
 
 
 def mean_run(loss: Loss) -> float:
-    """Return the mean number of packets lost in a row: losses over beginnings of runs, in the long run."""
+    """Return the mean number of packets lost in a row: the rate of losses divided by the rate at which bursts begin."""
     if isinstance(loss, UniformLoss):
         return 1 / (1 - loss.probability)
     bad = loss.p / (loss.p + loss.r)
@@ -77,7 +77,7 @@ def _within(what: str, value: float, middle: float, margin: float, unit: str) ->
 def delays(path: EmulatedPath, idle: Distribution, loaded: Distribution) -> list[Aim]:
     """Return the aims for round trips on *path*, idle and with 80 % load in both directions."""
     want, name = asked(path), f"{path.name} each way"
-    # With jitter a packet between others waits for the one before: the median nears the longest delay.
+    # With jitter and load, a packet waits for the one before it, so the median approaches the longest delay.
     most, wider = (want.most, " (wider aim: up to the longest delay)") if path.down.jitter else (want.median, "")
     return [
         _within(f"{name}: RTT idle, median", idle.median, want.median, MEDIAN_WITHIN, " ms"),
@@ -90,7 +90,7 @@ def delays(path: EmulatedPath, idle: Distribution, loaded: Distribution) -> list
 
 
 def order(what: str, numbers: Sequence[int], count: int) -> list[Aim]:
-    """Return the aims for *count* packets of which *numbers* arrived, on a path without loss."""
+    """Return the aims for a path without loss that got *count* packets and delivered *numbers*."""
     return [
         Aim(f"{what}: out of order", reordered(numbers), most=0),
         Aim(f"{what}: lost of {count}", count - len(numbers), least=0, most=0),
@@ -98,7 +98,7 @@ def order(what: str, numbers: Sequence[int], count: int) -> list[Aim]:
 
 
 def losses(what: str, loss: Loss, numbers: Sequence[int], count: int) -> list[Aim]:
-    """Return the aims for *count* packets of which *numbers* arrived, on a path with *loss*."""
+    """Return the aims for a path with *loss* that got *count* packets and delivered *numbers*."""
     gone = lost_of(numbers, count)
     share, run = len(gone) / count, fmean(run_lengths(gone) or [0])
     return [
@@ -109,7 +109,7 @@ def losses(what: str, loss: Loss, numbers: Sequence[int], count: int) -> list[Ai
 
 
 def repeats(what: str, first: Sequence[int], again: Sequence[int], same_seed: bool) -> Aim:
-    """Return the aim for the packets lost in both runs; NaN shared if none was lost."""
+    """Return the aim for the share of lost packets that both runs lost; NaN if none was lost."""
     every = set(first) | set(again)
     shared = len(set(first) & set(again)) / len(every) if every else nan
     if same_seed:
@@ -118,7 +118,7 @@ def repeats(what: str, first: Sequence[int], again: Sequence[int], same_seed: bo
 
 
 def capacity(shares: Mapping[str, float]) -> list[Aim]:
-    """Return the aims for the share of its link that each direction carried while it was offered ``OVERLOAD``."""
+    """Return the aims for the share of its link that each direction carried while ``OVERLOAD`` was offered."""
     return [
         Aim("directions at full rate", len(shares), least=DIRECTIONS),
         *(

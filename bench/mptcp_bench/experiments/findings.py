@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An experiment's findings, and the result file that they become. Pure."""
+"""An experiment's findings, and their conversion to a result file. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .aims import Aim, AimsTable, missed
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure, and a function that draws it into a file in the format of its suffix."""
+    """A figure's name, and a function that draws the figure into a file in the format of its suffix."""
 
     name: str
     draw: Callable[[Path], None]
@@ -30,9 +30,9 @@ class Findings:
 
     tables: tuple[RichTable, ...]
     data: dict[str, Any]
-    """The same and more, for the JSON file."""
+    """What the tables show, and more, for the JSON file."""
     failures: tuple[str, ...] = field(default=())
-    """What should have been measured and was not, or was wrong without an aim that says so."""
+    """Measurements that failed, and errors that no aim covers."""
     pictures: tuple[Picture, ...] = ()
     aims: tuple[Aim, ...] = ()
     notes: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def result_of(
     quick: bool,
 ) -> ExperimentResult:
     """Return the result of a run of the experiment *name* with *options*."""
-    # Do not repeat the aims as a table.
+    # Leave out tables of aims: the result has the aims themselves.
     besides = (table for table in findings.tables if not (findings.aims and isinstance(table, AimsTable)))
     return ExperimentResult(
         provenance=provenance,
@@ -74,7 +74,7 @@ def result_of(
 
 
 def tables_of(tables: Iterable[RichTable]) -> tuple[Table, ...]:
-    """Return *tables* as words, each with a key: the title's first words, with a number if two are equal."""
+    """Return *tables* as text, each with a key: the title's first words, with a number if two are equal."""
     found: dict[str, Table] = {}
     for table in tables:
         caption = _words(table.title)

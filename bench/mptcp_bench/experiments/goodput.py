@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Goodput over both paths through the proxy. Rates are the median of the rounds, caps those of the worst one.
+"""Goodput over both paths through the proxy. Rates without a policy are medians; a cap's rate is the worst round's.
 
-- without a policy, HTTP GET and CONNECT, IPv4 and IPv6: at least 95 % of what both links can carry of payload;
-- with conf/policy.yaml: the capped path within 5 % of its rate, the other at least 95 % of its link's;
-- with the policy in force, untouched: a connection of one subflow, and a client that speaks plain TCP.
+- Without a policy (HTTP GET and CONNECT, IPv4 and IPv6), goodput is at least 95 % of what both links can carry.
+- With conf/policy.yaml, the capped path is within 5 % of its rate, and the other carries at least 95 % of its link.
+- With that policy, these are not slowed down: a connection with one subflow, and a client that speaks plain TCP.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .two_paths import one_subflow
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
 FILES = {"both": 120_000_000, "capped": 60_000_000, "ethernet": 75_000_000}
-"""Bytes; each download takes 6 to 15 seconds."""
+"""Bytes of each file. A download takes 6 to 15 seconds."""
 
 
 def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Measure every cell, in an order drawn for each round."""
+    """Measure every kind of download, in an order drawn for each round."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize")
     rounds = 1 if quick else 3
     cap = ethernet_cap()
@@ -54,7 +54,7 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
         proxy = start_proxy(testbed["proxy"])
         for number in range(rounds):
             cells = draw.sample(CELLS, len(CELLS))
-            # One start and stop of the throttler per round, and both orders of with and without.
+            # Start the throttler once per round. Alternate whether downloads with or without it come first.
             for policy in (number % 2 == 1, number % 2 == 0):
                 with throttled(testbed) if policy else ExitStack():
                     for cell in cells:
@@ -80,7 +80,7 @@ def throttled(testbed: Testbed) -> Iterator[None]:
 
 
 def measure(testbed: Testbed, origin: Origin, proxy: Proxy, cell: Cell) -> Measurement:
-    """Run one download."""
+    """Run one download and return its rates."""
     url = origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
     argv = ["curl", "-sSf", "-x", proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
     if cell.multipath:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The downloads of the experiment ``goodput``, and the aims for their rates. Pure."""
+"""The kinds of downloads in the experiment ``goodput``, and the aims for their rates. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .aims import Aim
 from .payload import payload_share
 
 LEAST, MOST = 0.95, 1.05
-"""Share of a link or a cap. More than the link has means that nothing shaped it."""
+"""Least and most goodput, as a share of a link or a cap. A rate above the link's means that nothing shaped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ CELLS = (
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One download: payload rate over all of it, and each path's steady rate on the wire. Bits/s."""
+    """One download, rates in bits/s: its goodput, and the steady rate on the wire of each path by device."""
 
     cell: Cell
     goodput: float
@@ -56,7 +56,7 @@ class Measurement:
 
 
 def void(cell: Cell, seen: Protocol) -> str | None:
-    """Return why a download was of the wrong kind, so that its rate says nothing; None if it was right."""
+    """Return why a download did not have the protocol that *cell* needs, so that it does not count; None if it did."""
     if seen.proxy_requested or seen.fallbacks:
         return f"{cell.name}: {seen.complaint(multipath=True)}"
     if seen.requested != (1 if cell.multipath else 0):
@@ -67,7 +67,7 @@ def void(cell: Cell, seen: Protocol) -> str | None:
 
 
 def judge(measured: Sequence[Measurement], rounds: int, cap: int) -> list[Aim]:
-    """Return the aims of all cases after *rounds* rounds; *cap* is Ethernet's, bits/s."""
+    """Return the aims of all kinds of downloads after *rounds* rounds. *cap* is Ethernet's cap in bits/s."""
     aims = []
     for cell in CELLS:
         there = [m for m in measured if m.cell == cell]
@@ -81,7 +81,7 @@ def _judge(cell: Cell, measured: Sequence[Measurement], cap: int) -> list[Aim]:
     goodput = median([m.goodput for m in measured])
     equal = Aim(f"{cell.name}: SHA-256 equal", float(all(m.digest_ok for m in measured)), least=1)
     if cell.policy and cell.subflows == 2 and cell.multipath:
-        # The worst round's rates, not the median: a cap holds or it does not.
+        # Judge the worst round, not the median: a cap must hold in every round.
         ethernet, wifi = (
             max((m.steady[device] / due for m in measured), key=lambda ratio: abs(ratio - 1))
             for device, due in (("eth0", cap), ("wlan0", WIFI_RATE))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The guard: what a capped connection gets when its other path degrades, with the guard and without.
 
-A download, or an upload, runs over Ethernet, capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
-packets, slows down, loses everything, or goes down at the client. Shown are how long it takes until the connection gets
-again what Wi-Fi alone gave, and how long after the fault until the cap is back in force. Uploads are also shown with
-the cap lifted by hand at the moment of the fault: what they lack then, only the client can cure. The controls are
-transfers that get little because they want little, or share: there the guard must do nothing.
+A download or an upload uses Ethernet, which is capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
+some packets, slows down, loses all packets, or goes down at the client. The experiment shows the time until the
+connection regains the rate that Wi-Fi had, and the time from the end of the fault until the cap is in force again.
+Uploads are also run with the cap lifted by hand at the moment of the fault: what they still lack is the client's doing.
+The controls are transfers that are slow for another reason, or that share the paths: during them the guard must do
+nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping
 from .upload_recorder import UploadRecorder
 
 RTTS = (20, 60)
-"""Milliseconds, on both paths."""
+"""RTTs of both paths in milliseconds."""
 OPTIONS = {
     "rtt": f"RTTs of both paths in ms, default {','.join(map(str, RTTS))}",
     "fault": "of Wi-Fi: loss, rate, silence, down; nothing: only what is without a fault; default all",
@@ -64,11 +65,11 @@ OPTIONS = {
 }
 RUNS, QUICK_RUNS = 5, 1
 SLOWING_AFTER = 20.0
-"""Seconds after which a client sends less by itself: its cap is in force by then."""
+"""Seconds after which a client sends less by itself. By then its cap is in force."""
 STILL_SENT = 2.0
-"""Most seconds to send what such a client had buffered."""
+"""Most seconds that such a client needs to send the data that it had buffered."""
 LOW_CAP = 1
-"""Mbit/s: a cap that a client that wants little still fills."""
+"""Mbit/s: a cap so low that a client which sends little still reaches it."""
 _POLICY = POLICY_PATHS + "guard: {enabled: %s}\nrules: [%s]\n"
 _RULE = "{name: cap, paths: [ethernet], direction: %s, throttle: {rate: %d Mbit/s}}"
 
@@ -89,7 +90,7 @@ while True:
         sent = due
     time.sleep(0.005)
 """
-"""Sends at full speed for some seconds, then at a rate in bits/s: HOST PORT URL SECONDS RATE."""
+"""A program that uploads at full speed for SECONDS, then at RATE bits/s. Arguments: HOST PORT URL SECONDS RATE."""
 
 
 @contextmanager
@@ -107,7 +108,7 @@ FAULTS: dict[str, Callable[[Testbed, str], AbstractContextManager[None]]] = {
     "silence": lambda testbed, _: wifi_dropping(testbed),
     "down": lambda testbed, _: testbed["client"].link_down("wlan0"),
 }
-"""Makes a fault of Wi-Fi, for transfers in a direction."""
+"""Context managers that make a fault of Wi-Fi, for transfers in the given direction."""
 DIRECTIONS = ("down", "up")
 
 
@@ -157,12 +158,12 @@ class Control:
     name: str
     happening: Callable[[Process], AbstractContextManager[object]] = nullcontext
     arguments: Sequence[str] = ()
-    """Of the client: additional ones for a download, all for an upload."""
+    """Arguments of the client: for a download these are added to the command, for an upload they replace it."""
     cap: int = CAP
     after: float = WARM
-    """Seconds until it happens."""
+    """Seconds of the transfer until *happening* begins."""
     before: bool = True
-    """Whether the guard must do nothing in these seconds either."""
+    """Whether the guard must do nothing also before *happening* begins."""
 
 
 class GuardSetup(Setup):
@@ -176,7 +177,7 @@ class GuardSetup(Setup):
 
     @contextmanager
     def transferring(self, cap: float, arguments: Sequence[str]) -> Iterator[tuple[Process, Recorder]]:
-        """Yield a transfer and what each path carries; of an upload once its *cap*, Mbit/s, is in force."""
+        """Start a transfer; yield it and a recorder of its paths, for an upload when *cap* (Mbit/s) is in force."""
         if self.direction == "down":
             with (
                 self.client.running([*self.download, *arguments]) as process,
@@ -204,8 +205,8 @@ class GuardSetup(Setup):
         else:
             slowing = self._slowing(SLOWING_AFTER, 10e6)
             yield Control("the client sends 10 Mbit/s at last", arguments=slowing, after=SLOWING_AFTER)
-            # While it sends all it can, Ethernet's data arrives so late that Wi-Fi waits for it and carries half: there
-            # the guard is right to act.
+            # At full speed, Ethernet's data arrives so late that Wi-Fi waits for it and carries half its rate. Then the
+            # guard is right to act, so it is not watched in that time.
             yield Control(
                 "the same under a cap of 1 Mbit/s",
                 arguments=slowing,
@@ -223,14 +224,14 @@ class GuardSetup(Setup):
 
 
 def measure(setup: GuardSetup, cell: Cell, arm: Arm) -> Measured:
-    """Transfer, let Wi-Fi have the fault, and watch. Raises EmulationError if the paths were not as asked."""
+    """Run a transfer with a fault of Wi-Fi and judge it. Raises EmulationError if the paths were not as asked."""
     setup.load_between(_policy(arm is Arm.ON, cell.direction), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(CAP, ()) as (_client, recorder):
         time.sleep(max(0.0, WARM - recorder.now))
         until = recorder.now
         with FAULTS[cell.fault](setup.testbed, cell.direction):
-            # Under load the fault's command takes a second: what comes meanwhile is no recovery.
+            # Under load the fault's command takes a second. Data that arrives until then is no recovery.
             fault_at = recorder.now
             if arm is Arm.LIFTED:
                 setup.load(_POLICY % ("false", ""))
@@ -242,7 +243,7 @@ def measure(setup: GuardSetup, cell: Cell, arm: Arm) -> Measured:
 
 
 def unharmed(setup: GuardSetup, control: Control) -> Unharmed:
-    """Return the guard's relaxations without a fault, and Wi-Fi's rate before *control*. Raises EmulationError."""
+    """Return the guard's relaxations during *control*, and Wi-Fi's rate before it. Raises EmulationError."""
     setup.load_between(_policy(True, setup.direction, control.cap), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(control.cap, control.arguments) as (client, recorder):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Draws what the experiment ``guard`` measured."""
+"""Draw the results of the experiment ``guard``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
 
 
 def draw(target: Path, guarded: Sequence[Measured]) -> None:
-    """Draw the first fault of each kind at the first RTT, in the first direction, of runs with the guard."""
+    """Draw one run with the guard for each kind of fault, all with the same direction and RTT."""
     first = guarded[0].cell
     shown = [m for m in guarded if (m.cell.direction, m.cell.rtt) == (first.direction, first.rtt)]
     kinds = list(dict.fromkeys(m.cell.fault for m in shown))

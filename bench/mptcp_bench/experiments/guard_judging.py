@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Judges and shows what the experiment ``guard`` measured. Pure."""
+"""Judge and tabulate the measurements of the experiment ``guard``. Pure."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from .devices import DEVICES
 from .tables import mean, new_table
 
 ETHERNET, WIFI, CAP = 100, 30, 5
-"""Mbit/s."""
+"""Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
 WARM, FAULT, AFTER = 4.0, 8.0, 12.0
-"""Seconds before the fault, of the fault, and after it."""
+"""Seconds that are recorded before the fault, seconds of the fault, and seconds recorded after it."""
 AFTER_UPLOAD, AFTER_LIFTED = 24.0, 4.0
-"""Seconds after the fault if the cap falls as slowly as on uploads, and if it was lifted for good."""
+"""Seconds recorded after the fault of an upload, whose cap returns slowly, and after a cap that was lifted for good."""
 RECOVERED, LONGEST = 0.8, 2.0
-"""What the connection must get again, as a share of Wi-Fi's rate before, and within how many seconds. For a download
-they count from the fault; for an upload beyond the time without the cap, for a client's scheduler waits for Wi-Fi
-too."""
+"""The connection must regain this share of Wi-Fi's rate before the fault, within this number of seconds. A download's
+seconds count from the fault. An upload may take this much longer than with the cap lifted by hand, because the client's
+own scheduler also waits for Wi-Fi."""
 CAPPED_BEFORE, WIFI_BEFORE = 1.5, (0.8, 1.2)
-"""Before the fault: most of Ethernet's cap; least and most of Wi-Fi's link, whose rate is emulated."""
+"""Rates before the fault: the most on Ethernet as a multiple of its cap; the least and most on Wi-Fi as a share of its
+emulated link."""
 CAP_SPAN, CAP_EXCESS = 1.0, 1.1
-"""Seconds over which Ethernet is compared with its cap, and the multiple above which the cap is not in force."""
+"""Seconds over which Ethernet's rate is compared with its cap. Above this multiple, the cap is not in force."""
 USED = 0.1
-"""Mbit/s that Wi-Fi must carry at least in a transfer without a fault: some need little."""
+"""Least rate of Wi-Fi in Mbit/s in a transfer without a fault. Some of these transfers need little."""
 SLOW = 5
-"""Mbit/s of Wi-Fi with the fault ``rate``."""
+"""Rate of Wi-Fi during the fault ``rate``, in Mbit/s."""
 LOSS = 30
-"""Percent of Wi-Fi's packets with the fault ``loss``."""
+"""Percentage of Wi-Fi's packets that the fault ``loss`` drops."""
 SPAN = 0.5
-"""Seconds over which a rate is taken."""
+"""Seconds over which a rate is measured."""
 BEYOND = 1.1
-"""What the guard may let pass, as a multiple of what is lacking."""
+"""Most data that may pass beyond the cap, as a multiple of the data that Wi-Fi carried less."""
 SHOWN = ("recovered", "during", "in_force", "relaxations", "beyond")
 WORDS = {
     "loss": f"loses {LOSS} %",
@@ -52,12 +53,12 @@ WORDS = {
 
 
 class Arm(StrEnum):
-    """What happens to the cap."""
+    """What is done about the fault: the guard is on, it is off, or the cap is lifted by hand."""
 
     ON = "on"
     OFF = "off"
     LIFTED = "cap lifted by hand"
-    """Without a guard, a policy without the cap takes effect with the fault: no guard is faster."""
+    """The guard is off, and a policy without the cap is loaded at the moment of the fault. No guard could be faster."""
 
 
 ARMS = {"down": (Arm.ON, Arm.OFF), "up": (Arm.ON, Arm.OFF, Arm.LIFTED)}
@@ -65,7 +66,7 @@ ARMS = {"down": (Arm.ON, Arm.OFF), "up": (Arm.ON, Arm.OFF, Arm.LIFTED)}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One transfer with a fault. Times in seconds; infinite if it did not happen before the samples end."""
+    """One transfer with a fault. Times are in seconds; infinite if the event did not happen before the samples end."""
 
     before: float
     """Wi-Fi's rate before the fault, bits/s."""
@@ -74,17 +75,17 @@ class Outcome:
     during: float
     """Rate of the connection from ``LONGEST`` after the fault to the fault's end, as a share of :attr:`before`."""
     recovered: float
-    """From the fault until the connection gets ``RECOVERED`` of :attr:`before`."""
+    """Seconds from the fault until the connection gets ``RECOVERED`` of :attr:`before`."""
     in_force: float
-    """From the end of the fault until Ethernet is back at its cap for good."""
+    """Seconds from the end of the fault until Ethernet stays at its cap."""
     relaxations: int
     beyond: float
-    """What Ethernet carried above its cap until it was back there, as a multiple of what Wi-Fi carried less."""
+    """Data that Ethernet carried above its cap until the cap was back, as a multiple of what Wi-Fi carried less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the varied settings; *rtt* in ms."""
+    """One combination of the settings that are varied; *rtt* is in ms."""
 
     direction: str
     rtt: int
@@ -93,7 +94,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run, with its samples for the picture."""
+    """One run of a transfer with a fault, with its samples for the picture."""
 
     cell: Cell
     arm: Arm
@@ -108,11 +109,11 @@ class Unharmed:
 
     relaxations: int
     wifi: float
-    """Wi-Fi's rate at the begin of the transfer, bits/s."""
+    """Wi-Fi's rate at the beginning of the transfer, bits/s."""
 
 
 def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: float | None = None) -> Outcome:
-    """Judge a transfer whose fault began between *until* and *fault_at*; *until* None: exactly at *fault_at*.
+    """Judge a transfer. The fault began between *until* and *fault_at*; if *until* is None, exactly at *fault_at*.
 
     Raises ValueError if there are too few samples, or if Wi-Fi carried nothing before the fault.
     """
@@ -144,7 +145,7 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
 
 
 def _capped_from(samples: Sequence[Sample], ended: float) -> float:
-    """Return when the last second above the cap ended; infinite if that is the last second of all."""
+    """Return the end of the last second above the cap after *ended*; infinite if it is the last recorded second."""
     above: list[bool] = []
     capped_from = ended
     for sample in samples:
@@ -160,7 +161,7 @@ def _capped_from(samples: Sequence[Sample], ended: float) -> float:
 
 
 def after(direction: str, arm: Arm = Arm.ON) -> float:
-    """Return how many seconds a transfer is watched after the fault."""
+    """Return for how many seconds after the fault a transfer is recorded."""
     if arm is Arm.LIFTED:
         return AFTER_LIFTED
     return AFTER if direction == "down" else AFTER_UPLOAD
@@ -169,7 +170,7 @@ def after(direction: str, arm: Arm = Arm.ON) -> float:
 def aims(
     measured: Sequence[Measured], controls: Mapping[str, Unharmed], planned: Sequence[Cell], runs: int
 ) -> list[Aim]:
-    """Return the aims of the *planned* cells, each with *runs* runs with the guard and as many without.
+    """Return the aims of the *planned* cells. Each cell should have *runs* runs in each of its arms.
 
     *controls* are the transfers without a fault, by name.
     """
@@ -206,7 +207,7 @@ def aims(
     found.append(Aim("transfers without a fault", len(controls), least=1))
     for name, control in controls.items():
         found += [
-            # A transfer over one path, or an empty one, has no cap that the guard could relax.
+            # A transfer that does not use Wi-Fi has no cap that the guard could relax, so it would prove nothing.
             Aim(f"{name}: Wi-Fi at first", control.wifi / 1e6, " Mbit/s", least=USED),
             Aim(f"{name}: relaxations", control.relaxations, most=0),
         ]
@@ -214,15 +215,15 @@ def aims(
 
 
 def _recovery_aims(where: str, with_guard: Sequence[Outcome], lifted: Sequence[Outcome] | None) -> list[Aim]:
-    """Return the aims of the guard, compared with the cap *lifted* by hand if that was measured.
+    """Return the aims of the guard, compared with runs whose cap was *lifted* by hand, if there were any.
 
-    With several runs of both, the upper bound of the difference counts, by Welch. One run of each gives a figure with a
-    bound, not a comparison.
+    With several runs of both, the aim is for the upper bound of the difference (Welch). With one run of each, it is
+    for the difference itself.
     """
     recovered = fmean(each.recovered for each in with_guard)
     if lifted is None:
         return [Aim(f"{where}: recovers after", recovered, " s", most=LONGEST)]
-    # A client that does not recover before the fault ends does so then.
+    # If a client does not recover during the fault, it does when the fault ends.
     at_best = [min(each.recovered, FAULT) for each in lifted]
     later, bound = recovered - fmean(at_best), ""
     if math.isfinite(later):

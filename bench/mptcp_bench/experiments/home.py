@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Devices without any setting behind a relay: both uplinks, the added delay, the cost, and the effect of an outage.
+"""Devices without any setting behind a relay: goodput over both uplinks, added delay, cost, effect of an outage.
 
-Two uplinks of 40 and 20 Mbit/s without delay (for the cost: unlimited), a real Squid as parent, a real Apache.
+The uplinks have 40 and 20 Mbit/s and no delay; for the cost they are unlimited. The parent is a real Squid, the origin
+a real Apache.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OPTIONS = {"part": f"which of {', '.join(PARTS)}; default all", "runs": "how oft
 SMALL, LARGE, HUGE = "small.bin", "large.bin", "huge.bin"
 FILES = {SMALL: 100_000, LARGE: 30_000_000, HUGE: 400_000_000}
 REQUESTS = 20
-"""Per run; their median counts."""
+"""Requests per run. Their median is the run's value."""
 SOON = 60.0
 REDIRECTED = """
 http_port 3129 intercept name=web
@@ -83,7 +84,7 @@ asyncio.run(main())
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure the parts that *options* choose; *seed* draws nothing."""
+    """Measure the parts that *options* choose. *seed* has no effect."""
     need("root", "mptcp", "mptcp-pm", "tbf", "apache2", "squid", "curl", "nftables", "openssl")
     parts = choice(options, "part", PARTS, ("goodput", "banner", "killed") if quick else None)
     runs = count(options, "runs", 1 if quick else 5)
@@ -102,7 +103,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 class Site:
-    """One testbed. Each method measures one part once."""
+    """One testbed with a relay, its parent and an origin. Each public method measures one part once."""
 
     def __init__(self, testbed: Testbed, measured: Measured) -> None:
         self._testbed, self._measured = testbed, measured
@@ -120,7 +121,7 @@ class Site:
 
     @contextmanager
     def _by(self, way: str, uplinks: tuple[str, ...] = UPLINKS) -> Iterator[Program | None]:
-        """Send a device's connections one of the ways; yield the process that carries them."""
+        """Send a device's connections by NAT, our forwarder or Squid. Yield the process that carries them, or None."""
         settings = home.settings_of(self._relay, self._parent, uplinks=uplinks)
         with home.gateway(self._relay, settings):
             if way == "nat":
@@ -188,7 +189,7 @@ class Site:
     def crowd(self) -> None:
         with self._by("forwarder"):
             answered, seconds = map(float, self._device.run(python_command(CROWD), timeout=120).stdout.split())
-            time.sleep(1.5)  # it says once a second what it did
+            time.sleep(1.5)  # the forwarder writes its status once a second
             self._measured.add("crowd", "answered", answered)
             self._measured.add("crowd", "seconds", seconds)
             self._measured.add("crowd", "direct", float(home.forwarded(self._relay)["direct"]))
@@ -208,11 +209,11 @@ class Site:
         return self._relay.interface_bytes(device).received
 
     def _download(self, name: str) -> float:
-        """Return Mbit/s."""
+        """Download a file and return its goodput in Mbit/s."""
         return FILES[name] * 8e-6 / self._curl("%{time_total}", f"https://{SITE}/{name}")
 
     def _curl(self, what: str, url: str) -> float:
-        """Return curl's value *what*. Raises TestbedError if the file does not come."""
+        """Return curl's variable *what* for a request of *url*. Raises TestbedError if the request fails."""
         return float(self._device.run(_curl(url, what), timeout=SOON + 5).stdout)
 
 
@@ -222,7 +223,7 @@ def _curl(url: str, what: str, into: str = "/dev/null") -> list[str]:
 
 @contextmanager
 def _living(device: LiveNode) -> Iterator[Callable[[], int]]:
-    """Keep a download going; yield a function that returns its bytes so far."""
+    """Keep a download running. Yield a function that returns the bytes received so far."""
     file = device.directory / "living"
     file.write_bytes(b"")
     with device.running(_curl(f"https://{SITE}/{HUGE}", "", str(file))):
@@ -244,14 +245,14 @@ def _squid(relay: LiveNode, parent: str) -> Iterator[Program]:
 
 
 def _busy() -> float:
-    """Return the seconds for which this machine's processors worked (proc(5))."""
+    """Return the seconds that all processors of this machine have worked since its start (proc(5))."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, irq, softirq = map(int, words[:7])
     return (user + nice + system + irq + softirq) / 100
 
 
 def _ran(process: Program | None) -> float:
-    """Return the seconds for which a program and its children worked."""
+    """Return the processor seconds that a program and its descendants have used."""
     if process is None:
         return 0.0
     total = 0

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The aims for a relay that is a home's gateway. Pure.
 
-Ways: ``nat``, a router with address translation, over the best uplink; ``forwarder``, ours; ``squid``, Debian's Squid
-with ``intercept`` ports to which connections are redirected, and the same parent.
+A device's connections go one of three ways. ``nat``: a router with address translation, over the best uplink.
+``forwarder``: our forwarder. ``squid``: Debian's Squid, to whose ``intercept`` ports connections are redirected, with
+the same parent.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from .aims import Aim
 
 WAYS = ("nat", "forwarder", "squid")
 PROCESSING = 5.0
-"""Milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
+"""Most milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
 DEVICES = 300
 
 
 @dataclass(slots=True)
 class Measured:
-    """A value of each run by quantity and way: Mbit/s, milliseconds, seconds, or counts."""
+    """The values of all runs, by quantity and way: Mbit/s, milliseconds, seconds, or counts."""
 
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
@@ -30,7 +31,7 @@ class Measured:
 
 
 def judge(values: Mapping[str, Mapping[str, Sequence[float]]], runs: Mapping[str, int]) -> list[Aim]:
-    """Return the aims of the parts in *runs*, each with its planned number of runs. Raises ValueError for no values."""
+    """Return the aims of the parts in *runs*, which maps each to its planned runs. Raises ValueError for no values."""
     aims: list[Aim] = []
     for part, count in runs.items():
         made = len(next(iter(values[part].values()))) if values.get(part) else 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Install a throttler's kernel objects, with any number of set entries: ``python -m … DEVICE BACKEND COUNT DIR``.
 
-The experiment ``datapath`` runs it inside the proxy's namespace. It uses the throttler's own adapters, so that exactly
-what the throttler installs is measured; the entries are of subflows that do not exist.
+The experiment ``datapath`` runs this program inside the proxy's namespace. It uses the throttler's own adapters, so the
+kernel objects are exactly the throttler's. The entries are for subflows that do not exist.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target
 
 PROXY = IPv4Address("10.77.8.2").packed
 FIRST_CLIENT = int(IPv4Address("10.78.0.1"))
-"""Outside the client networks of the testbed."""
+"""First address of the nonexistent clients, outside the testbed's client networks."""
 SPEC = ClassSpec(1, 5_000_000, 5_000_000, 16_384, 16_384, 3028, 100)
 
 
 def entries(count: int, ownership: Ownership) -> dict[FourTuple, Target]:
-    """Return *count* entries, sixteen for each client address."""
+    """Return *count* entries, sixteen per client address."""
     mark = ownership.mark_mask & -ownership.mark_mask
     target = Target(SPEC.minor, mark)
     port = ownership.listen_ports[0]

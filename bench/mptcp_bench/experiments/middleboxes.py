@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What middleboxes do to Multipath TCP, and whether the throttler's status is true meanwhile.
 
-This repeats Table 1 of Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), with today's kernel,
-and adds the paper's ALG that changes the length of the payload, options replaced by NOPs, duplicated and reordered
-segments. Each behaviour stands on the path where connections open, on the one that is joined, and on both. One download
-goes through it by the real proxy, under a cap on the first path while there are two; four times a second the kernel's
-own list of subflows is compared with the status.
+This repeats Table 1 of Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), with today's kernel.
+It adds the paper's ALG that changes the length of the payload, options replaced by NOPs, and duplicated and reordered
+segments. Each behaviour is tried on the path on which connections open, on the path that joins, and on both. A client
+downloads one file through the real proxy. The policy caps the first path while the connection has two. Four times a
+second, the kernel's list of subflows is compared with the throttler's status.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .tables import new_table
 
 RATE = 20_000_000
 DELAY = 5_000
-"""Microseconds each way."""
+"""Delay of each direction in microseconds."""
 SIZE = 8_000_000
 TIMEOUT = 40.0
 OPTIONS = {"behaviour": f"which of {', '.join(BEHAVIOURS)}; default all"}
@@ -56,7 +56,7 @@ POLICY = POLICY_PATHS + "rules: [{name: spare-ethernet, paths: [ethernet], throt
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Try the behaviours that *options* choose at all places; quick: three of them."""
+    """Try the behaviours that *options* choose at all places; *quick* tries only three."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nfqueue", "gcc", "apache2", "squid", "curl", "mptcpize", "ss")
     behaviours = choice(options, "behaviour", BEHAVIOURS, QUICK if quick else None)
     down = Direction(RATE, DELAY, mtu=COALESCED_MTU)
@@ -74,7 +74,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                 once = partial(download, testbed, throttler, proxy, origin, behaviour, place)
                 one = attempts.of(once, name, check=testbed.check_emulation)
                 downloads += [one] if one else []
-    # A download that stayed void is a failure, and voids the verdicts of its behaviour, but of no other.
+    # If a download failed each time, that is a failure, and its behaviour gets no verdict. Other behaviours do.
     there = {(each.behaviour, each.place) for each in downloads}
     whole = [behaviour for behaviour in behaviours if {(behaviour, place) for place in PLACES} <= there]
     aims = judge(downloads, whole, PLACES) if whole else []
@@ -86,7 +86,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 def download(
     testbed: Testbed, throttler: Throttler, proxy: Proxy, origin: Origin, behaviour: str, place: str
 ) -> Download:
-    """Get one file with *behaviour* at *place*, and look at kernel and status meanwhile. Raises EmulationError."""
+    """Download a file with *behaviour* at *place*; compare kernel and status meanwhile. Raises EmulationError."""
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox
     wait_until(
         lambda: subflows(lab) == 0 and active_and_capped(throttler) == (0, 0), "the last connection is gone", timeout=90
@@ -99,7 +99,7 @@ def download(
         if looks and elapsed < looks[-1].time + 0.25:
             return
         before, status, after = subflows(lab), active_and_capped(throttler), subflows(lab)
-        # A change during the look is no disagreement.
+        # If the kernel's list changes during the look, the status agrees if it equals either version.
         looks.append(Look(elapsed, status[0] if status[0] in (before, after) else after, *status))
 
     address = LONG_ADDRESS if behaviour == "alg-shorter" else SHORT_ADDRESS
@@ -108,7 +108,7 @@ def download(
     try:
         seen = observe(lab, mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
     finally:
-        # After any failure: through a box the connection may never end, and the next download waits for its end.
+        # Also after a failure: behind a middlebox the connection may never end, and the next download waits for that.
         changed = {path: change(path, "nothing") for path in PLACES["both"]}
     testbed.check_emulation()
     whole = seen.status == 0 and seen.octets == SIZE and seen.sha256 == origin.digests["file"]
@@ -120,19 +120,19 @@ def download(
 
 
 def subflows(lab: Lab) -> int:
-    """Return the number of established MPTCP subflows on the port in the proxy's kernel."""
+    """Return the number of established MPTCP subflows on the proxy's port, by the proxy's kernel."""
     shown = lab.proxy.run(["ss", "-HtniO", "state", "established", "( sport = :3128 )"])
     return sum("tcp-ulp-mptcp" in line for line in shown.stdout.splitlines())
 
 
 def active_and_capped(throttler: Throttler) -> tuple[int, int]:
-    """Return the number of subflows in the status, and how many of them have a cap."""
+    """Return the number of subflows in the throttler's status, and how many of them have a cap."""
     active = [subflow for connection in throttler.status()["connections"] for subflow in connection["subflows"]]
     return len(active), sum(subflow["rate"] is not None for subflow in active)
 
 
 def outcomes(downloads: list[Download]) -> Table:
-    """Return the fate of each download, beside the paper's Table 1."""
+    """Return the table of each download's outcome, beside the paper's Table 1."""
     columns = ("behaviour", *PLACES, "paper: successful, fallback")
     table = new_table("What became of the connection", columns, left=columns)
     for behaviour in dict.fromkeys(each.behaviour for each in downloads):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aims of the experiment ``middleboxes``: whole downloads, and a true status. Pure."""
+"""The aims of the experiment ``middleboxes``: complete downloads and a true status. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from .aims import Aim
 
 PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
-"""Where the box stands. Connections open on Ethernet; Wi-Fi's subflow joins."""
+"""The paths that have the middlebox. Connections open on Ethernet; Wi-Fi's subflow joins."""
 OF_THE_REQUEST = ("alg-longer", "alg-shorter")
-"""Behaviours that change only the request, which contains an address and uses the path where connections open."""
+"""Behaviours that change only the request. It contains an address and uses the path on which connections open."""
 SURVIVED = ("nothing", "nat", "sequence", "split-both", "split-first", "duplicate", "reorder")
 """Behaviours that MPTCP was designed to survive (RFC 8684, 3.7): both subflows carry data."""
 ENDED_BY_KERNEL = ("split-second-later", "coalesce")
-"""The kernel leaves the connection standing until the client gives it up (Linux 6.18), even without a throttler.
+"""Behaviours after which the kernel (Linux 6.18) keeps the connection until the client closes it, even without a
+throttler.
 
-Data without a mapping come after data with one, when it may no longer fall back. The paper's kernel also failed at the
-first behaviour.
+Data without a mapping arrives after data with one, when MPTCP may no longer fall back. The paper's kernel also failed
+with the first behaviour.
 """
 PAPER = {
     "nat": "Y, N",
@@ -32,14 +33,14 @@ PAPER = {
     "split-second-later": "N, -",
     "coalesce": "Y, Y",
 }
-"""Table 1 of Hesmans et al.: successful, fallback. Linux MPTCP 0.87, 2013."""
+"""Table 1 of Hesmans et al., "successful, fallback": the results of Linux MPTCP 0.87 in 2013."""
 SECONDS = 2.0
-"""For which the status may differ from the kernel."""
+"""Longest time in seconds for which the status may differ from the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What kernel and status showed at one moment of a download, for connections to the proxy's port."""
+    """What kernel and status showed at one moment of a download, of connections to the proxy's port."""
 
     time: float
     """Seconds since the download began."""
@@ -48,40 +49,40 @@ class Look:
     status: int
     """Subflows that the status calls active."""
     capped: int
-    """Of these, subflows with a cap."""
+    """Number of these subflows that have a cap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One download through a box."""
+    """One download through a middlebox."""
 
     behaviour: str
     place: str
     whole: bool
-    """It ended, and its bytes equal the file's."""
+    """Whether it ended, and its bytes equal the file's."""
     seconds: float
     fallbacks: int
-    """Connections of client and proxy that became plain TCP, by the kernel's counters."""
+    """Connections that became plain TCP, of client and proxy together, by the kernels' counters."""
     joins: int
     carried: Mapping[str, int]
     """Bytes received by the client, by path."""
     looks: Sequence[Look]
     changed: Mapping[str, int]
-    """Packets that the box changed, by path."""
+    """Packets that the middlebox changed, by path."""
 
     @property
     def boxed(self) -> int:
-        """Packets changed where the behaviour stands."""
+        """Packets that were changed on the paths with the behaviour."""
         return sum(self.changed[path] for path in PLACES[self.place])
 
     @property
     def unboxed(self) -> int:
-        """Packets changed where nothing should be."""
+        """Packets that were changed on paths where none should be."""
         return sum(self.changed.values()) - (0 if self.behaviour == "nothing" else self.boxed)
 
     @property
     def outcome(self) -> str:
-        """The connection's fate, in words."""
+        """What became of the connection, in words."""
         if not self.whole:
             return "failed"
         if max((look.kernel for look in self.looks), default=0) == 0:
@@ -92,22 +93,22 @@ class Download:
 
     @property
     def two(self) -> bool:
-        """Whether each path carried more than 5 %."""
+        """Whether each path carried more than 5 % of the bytes."""
         return min(self.carried.values(), default=0) > 0.05 * max(1, sum(self.carried.values()))
 
     @property
     def wrong(self) -> float:
-        """Longest time in seconds for which the status and the kernel differed in the number of subflows."""
+        """Longest time in seconds for which status and kernel showed different numbers of subflows."""
         return longest(self.looks, [look.status != look.kernel for look in self.looks])
 
     @property
     def capped_alone(self) -> float:
-        """Longest time in seconds for which a lone subflow had a cap."""
+        """Longest time in seconds for which a connection's only subflow had a cap."""
         return longest(self.looks, [look.capped > 0 and look.kernel < 2 for look in self.looks])
 
 
 def longest(looks: Sequence[Look], held: Iterable[bool]) -> float:
-    """Return the longest time, seconds, from a look at which it *held* to the next at which it did not."""
+    """Return the longest time in seconds from a look at which *held* is true to the next at which it is false."""
     most = 0.0
     since: float | None = None
     for look, holds in zip(looks, held, strict=True):
@@ -118,7 +119,7 @@ def longest(looks: Sequence[Look], held: Iterable[bool]) -> float:
 
 
 def judge(downloads: Sequence[Download], behaviours: Collection[str], places: Collection[str]) -> list[Aim]:
-    """Return the aims. Raises ValueError if a behaviour was not tried at every place, or a download has no looks."""
+    """Return the aims. Raises ValueError if a behaviour was not tried at every place, or a download has no look."""
     aims = []
     for behaviour in behaviours:
         found = [each for each in downloads if each.behaviour == behaviour]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Common parts of the experiments ``mimbox-…``: topology, proxies one at a time, one measurement, tables.
+"""Common parts of the experiments ``mimbox-…``: topology, running one proxy at a time, one measurement, tables.
 
-The testbed is that of the experiment ``relay``, with a second origin that accepts MPTCP: the paper's baseline is a
-router in front of such a server. Connections are counted where the client's connections end.
+The testbed is the one of the experiment ``relay``, with a second origin that accepts MPTCP. In the paper's baseline, a
+router connects the clients to such a server. MPTCP connections are counted at the host that accepts them from the
+client.
 """
 
 from __future__ import annotations
@@ -43,31 +44,31 @@ from .tables import new_table
 NEEDS = ("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
 DEVICES = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core", "to-wlan0"), ("proxy", "wan0"),
            ("core", "to-proxy"), ("origin", "eth0"), ("core", "to-origin"))  # fmt: skip
-"""Both ends of every link."""
+"""Node and device of both ends of every link."""
 PATHS = ("eth0", "wlan0")
 QUIET, FEW = 0.3, 3_000
-"""Seconds in which at most so many bytes come: the client's last transfer is over."""
+"""If the client receives fewer than FEW bytes in QUIET seconds, its last transfer has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One experiment: what it varies, measures and claims."""
+    """One experiment: what it varies and measures, and the paper's claims about it."""
 
     name: str
     title: str
     tasks: tuple[tuple[Cell, str], ...]
-    """Proxy and client, with their task."""
+    """The combinations of proxy and client to measure, each with its task."""
     values: tuple[int, ...]
-    """Varied values, in bytes."""
+    """Values of the varied parameter, in bytes; :attr:`quick` has the ones for a quick run."""
     quick: tuple[int, ...]
     varied: str
-    """The option's name; :attr:`meaning` explains it."""
+    """Name of the varied parameter, which is also an option. :attr:`meaning` explains it."""
     meaning: str
     runs: int
     seconds: float
     claims: Callable[[Points], list[Claim]]
     figure: Callable[[Point], float]
-    """The plotted value."""
+    """Computes the plotted value; :attr:`unit` is its unit."""
     unit: str
 
     @property
@@ -86,7 +87,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The chosen part of an experiment."""
+    """The part of an experiment that is measured: what the options choose and is installed."""
 
     tasks: tuple[tuple[Cell, str], ...]
     values: tuple[int, ...]
@@ -100,7 +101,7 @@ class Chosen:
 
 
 def chosen(declared: Declared, options: Mapping[str, str], quick: bool) -> Chosen:
-    """Return what *options* choose of what is installed. Raises OptionError for an invalid one."""
+    """Return the part that *options* choose, without proxies that are not installed. Raises OptionError."""
     wanted = {DIRECT, *choice(options, "proxies", declared.proxies)}
     absent = {name: why for name in sorted(wanted - {DIRECT}) if (why := PEERS[name].lacking())}
     return Chosen(
@@ -118,7 +119,7 @@ def built(seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[
     with Testbed(paths(paths_, offloads=False, name="mimbox"), seed=seed) as testbed:
         start_origin(testbed["origin"], files, ports=(MULTIPATH_PORT,), multipath=True)
         for name in ("client", "proxy"):
-            # Closed connections wait in TIME-WAIT: provide enough ports, and allow their reuse.
+            # Closed connections keep their ports in TIME-WAIT. Provide enough ports, and allow their reuse.
             for key, value in (("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")):
                 testbed.scope.enter_context(testbed[name].sysctl(f"net.ipv4.{key}", value))
         yield Bed.built(testbed, BASE, seconds=seconds, files=files)
@@ -126,7 +127,7 @@ def built(seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """How one measurement is done."""
+    """How a point is measured: file, parallel streams, one request per connection or many, memory, warm-up."""
 
     file: str = LARGE
     streams: int = 1
@@ -138,7 +139,7 @@ class Procedure:
 def measured(
     bed: Bed, cell: Cell, task: str, at: int, number: int, procedure: Procedure, process: Program | None
 ) -> Point:
-    """Measure what *cell* carries for the bed's time. Raises TestbedError if its connections do not stand."""
+    """Measure the transfers of *cell* for the bed's time. Raises TestbedError if connections are not established."""
     client, proxy = bed.testbed["client"], bed.testbed["proxy"]
     accepted = Accepted(bed.testbed["origin"] if process is None else proxy)
     user = user_memory(process.pid) if process and procedure.memory else 0
@@ -151,17 +152,18 @@ def measured(
         streams = procedure.streams
         bed.wait(load, process, lambda seen: seen.standing == streams, f"{cell}: {streams} connections stand")
         accepted.wait_for(procedure.streams if CLIENTS[cell.client] == 2 else 0)
-        # Each connection must have been reopened once.
+        # With *close*, wait until there are as many answers as streams, so that connections have been reopened.
         answers = procedure.streams if procedure.close else 0
         bed.wait(load, process, lambda seen: seen.answers >= answers, f"{cell}: {answers} answers")
         time.sleep(procedure.warm)
         began, first, wires = time.monotonic(), load.read(), client.counters()
         grown, held = _memory(bed, procedure, process, load)
         seconds, last, wires_ = time.monotonic() - began, load.read(), client.counters()
-        # Of the whole transfer: the two counters are not read at one moment.
+        # Count from before the transfer: the two counters are not read at the same moment, which matters less over a
+        # longer time.
         passed = (proxy.interface_bytes("wan0").sent - sent) / max(1, _received(wires_, idle))
         capable, joined = accepted.read()
-    # What the server had in progress comes even after its client has gone; it must not count for the next client.
+    # The server may still send data when its client has ended. Wait, or the next measurement would count that.
     wait_until(lambda: _quiet(client), f"{cell}: nothing comes any more", timeout=PATIENCE)
     octets = max(1, _received(wires_, wires))
     packets = max(1, sum(wires_[name].packets - wires[name].packets for name in PATHS))
@@ -175,7 +177,7 @@ def measured(
         octets=last.octets - first.octets,
         answers=last.answers - first.answers,
         failures=last.failures,
-        # The one opened last may not be established yet.
+        # With *close*, the last connection may not be established yet.
         opened=min(last.opened, last.answers) if procedure.close else last.opened,
         renewed=last.opened / last.answers if procedure.close and last.answers else 0.0,
         multipath=capable,
@@ -200,7 +202,7 @@ def _received(after: Mapping[str, InterfaceBytes], before: Mapping[str, Interfac
 
 
 def _memory(bed: Bed, procedure: Procedure, process: Program | None, load: Load) -> tuple[float, float]:
-    """Wait for the bed's time; return the proxy's memory and the most that its sockets held, bytes."""
+    """Wait for the bed's time. Return the highest user memory and socket memory of the proxy, in bytes."""
     if not procedure.memory or process is None:
         time.sleep(bed.seconds)
         return 0.0, 0.0
@@ -221,7 +223,7 @@ def rounds(
     procedure: Callable[[int], Procedure],
     around: Callable[[int, Cell], AbstractContextManager[Any]] = lambda at, cell: nullcontext(),
 ) -> Iterator[Point]:
-    """Measure everything chosen, in an order drawn for each round; *around* wraps each proxy's start."""
+    """Measure everything that was chosen, in an order drawn for each round. *around* wraps each proxy's start."""
     for line in what.left_out:
         console.print(f"left out: {line}", style="yellow", highlight=False)
     draw = Random(seed)
@@ -262,7 +264,7 @@ def findings(
     usage: processors.Usage,
     draw: Callable[[Path], None],
 ) -> Findings:
-    """Return tables, claims and aims of an experiment; *more* are its own aims."""
+    """Return the tables, claims and aims of an experiment. *more* are aims that only this experiment has."""
     claims = declared.claims(points)
     aims = (*sound(points, what.planned, what.runs), *more, *(claim.aim for claim in claims), *machine(usage))
     data = {"points": [asdict(p) | {"cell": str(p.cell)} for p in points.all], "left_out": what.left_out}
@@ -273,7 +275,7 @@ def findings(
 
 
 def claims_table(title: str, claims: Sequence[Claim]) -> Table:
-    """Return the claims in the form that the documentation uses for the other paper."""
+    """Return the table of claims, in the form that the documentation uses for the other paper."""
     columns = ("the paper says", "measured", "verdict")
     table = Table(*columns, title=f"Claims: {title}", title_justify="left")
     for claim in claims:
@@ -296,7 +298,7 @@ LOOKS = {"direct": style.INK, "ours": style.ETHERNET.color, "haproxy": style.WIF
 
 
 def curves(axes: Any, declared: Declared, what: Chosen, points: Points, scale: str = "log") -> None:
-    """Draw the median of each proxy's values against the varied value."""
+    """Draw the median of each proxy's values over the varied parameter."""
     for cell, task in what.tasks:
         values = points.values(cell, task, declared.figure)
         there = {at: [v for (_, one), v in values.items() if one == at] for at in what.values}
@@ -318,7 +320,7 @@ def curves(axes: Any, declared: Declared, what: Chosen, points: Points, scale: s
 
 
 def drawn(target: Path, title: str, subtitle: str, panels: Sequence[Callable[[Any], None]]) -> None:
-    """Draw *panels* beside each other."""
+    """Draw *panels* side by side into the file *target*."""
     figure = style.new_figure(6.2 * len(panels) + 0.6, 4.8)
     figure.subplots_adjust(left=0.11 / len(panels), right=0.985, top=0.82, bottom=0.13, wspace=0.2)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the converter adds to SYN, SYN+ACK and data, as Table 1 of "Multipath in the Middle(Box)".
+"""How long the converter delays SYN, SYN+ACK and data, as in Table 1 of "Multipath in the Middle(Box)".
 
-Requests come one after the other, each on its own connection; tcpdump stamps both sides of the router, or of the proxy,
-on one clock. An answer of 1000 bytes is one segment of data, which waits for nobody. A proxy in user space sees nothing
-before the handshake with the client is done, and ours needs the request before it connects: both are in its SYN.
+Requests follow one another, each on its own connection. tcpdump records packets on both sides of the router or the
+proxy, with one clock. An answer of 1000 bytes is one data segment, which need not wait for others. A proxy in user
+space learns of a connection when the client's handshake is complete, and ours connects only when it has the request.
+The delay of the SYN includes both.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ TITLE = "MiMBox's Table 1: delay of a segment"
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure everything, in an order drawn for each round."""
+    """Measure every proxy and the router, in an order drawn for each round."""
     need(*NEEDS, "curl", "tcpdump")
     runs = count(options, "runs", 1 if quick else FEWEST)
     found: list[Delays] = []
@@ -85,12 +86,12 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def delays_of(bed: Bed, cell: Cell, number: int) -> Delays:
-    """Measure *cell*. Raises TestbedError if its connections were of the wrong kind."""
+    """Measure the delays of *cell*. Raises TestbedError if its connections had the wrong protocol."""
     return (_routed if cell.proxy == DIRECT else _proxied)(bed, cell, number)
 
 
 def _proxied(bed: Bed, cell: Cell, number: int) -> Delays:
-    """Measure a proxy: the intervals of the other paper's Table 1, from the same captures."""
+    """Measure a proxy, by captures. They give the same intervals as for Table 1 of the other paper."""
     lab, multipath = lab_of(bed.testbed), cell.client != "tcp"
     with bed.running(cell, "server_persistent_connections off\n"):
         url = f"http://{lab.proxy.service_address()}:{PORT}"
@@ -102,7 +103,7 @@ def _proxied(bed: Bed, cell: Cell, number: int) -> Delays:
 
 
 def _routed(bed: Bed, cell: Cell, number: int) -> Delays:
-    """Measure the router between the client and a server that accepts MPTCP: the paper's baseline."""
+    """Measure the router between the client and a server that accepts MPTCP, which is the paper's baseline."""
     core, client = bed.testbed["core"], bed.testbed["client"]
     url = f"http://{bed.origin}:{MULTIPATH_PORT}/{FILE}?[1-{REQUESTS.requests}]"
     argv = ["curl", "-sS", "-f", "-o", "/dev/null", "--noproxy", "*", "--rate", f"{REQUESTS.pace}/s"]
@@ -112,7 +113,7 @@ def _routed(bed: Bed, cell: Cell, number: int) -> Delays:
 
 
 def routed(cell: Cell, number: int, packets: Sequence[Packet]) -> Delays:
-    """Return the delays in *packets* of both sides of the router. Raises TestbedError for a plain TCP connection."""
+    """Return the delays of *packets*, captured on both sides of the router. Raises TestbedError for plain TCP."""
     leg = Leg(MULTIPATH_PORT)
     follow(packets, leg)
     plain = [each for each in leg.connections if not each.multipath]
@@ -131,7 +132,7 @@ def routed(cell: Cell, number: int, packets: Sequence[Packet]) -> Delays:
 
 
 def passages(packets: Iterable[Packet]) -> list[tuple[Packet, float]]:
-    """Return each segment that was captured twice, in and out, with the seconds between."""
+    """Return each segment that was captured on both sides, with the seconds between."""
     seen: dict[tuple[object, ...], Packet] = {}
     found = []
     for packet in sorted(packets, key=lambda packet: packet.time):

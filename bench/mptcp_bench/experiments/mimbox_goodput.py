@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Goodput against the MSS, as Figure 4 of "Multipath in the Middle(Box)": our proxy, a router, relays in user space.
+"""Goodput over the MSS, as in Figure 4 of "Multipath in the Middle(Box)": our proxy, a router, other proxies.
 
-There is one download at a time, on links whose MTU is varied from 296 to 9000 bytes, by Multipath TCP over both paths:
-through a router to a server that accepts it too, which is the paper's baseline, and through each proxy to a server of
-plain TCP.
+One download runs at a time, by Multipath TCP over both paths, on links whose MTU is varied from 296 to 9000 bytes. It
+goes through a router to a server that accepts Multipath TCP, which is the paper's baseline; and through each proxy to a
+server of plain TCP.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FILES = {LARGE: 50_000_000}
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure what *options* choose of what is installed here."""
+    """Measure what *options* choose, without proxies that are not installed."""
     need(*NEEDS)
     what = chosen(DECLARED, options, quick)
     attempts = Attempts(console)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Requests a second and completion times of short connections, as Figure 5 of "Multipath in the Middle(Box)".
+"""Requests per second and completion times of short connections, as in Figure 5 of "Multipath in the Middle(Box)".
 
-40 clients request a file, each time on a new connection, which is closed after the answer; the file's size is varied.
-They speak Multipath TCP to a router's server or to the proxy, with one subflow: most of these connections are over
-before a second one joins. Completion is from connect(2) to the last byte.
+40 clients request a file, each time on a new connection, which is closed after the answer. The file's size is varied.
+The clients use Multipath TCP, to the server behind a router or to the proxy, with one subflow: most of these
+connections end before a second subflow could join. The completion time is from connect(2) to the last byte.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OPTIONS = DECLARED.options
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure what *options* choose of what is installed here."""
+    """Measure what *options* choose, without proxies that are not installed."""
     need(*NEEDS)
     what = chosen(DECLARED, options, quick)
     attempts = Attempts(console)
@@ -67,7 +67,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def times(axes: Any, what: Chosen, points: Points) -> None:
-    """Draw the distribution of the completion times of the smallest file: the medians of its percentiles."""
+    """Draw the distribution of the completion times of the smallest file: each percentile's median over the rounds."""
     size = what.values[0]
     for cell, task in what.tasks:
         there = [p.spread for p in points.all if (p.cell, p.task, p.at) == (cell, task, size)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What Detal, Paasch and Bonaventure claim of MiMBox (HotMiddlebox 2013), and whether it holds for our proxy. Pure.
 
-Their converter was in the kernel, ours is a proxy in user space, so most of their claims can fail here. Beside the
-claims are aims that check the measurement: the MTU, the protocol, both paths.
+Their converter was in the kernel. Our proxy is in user space, so most of their claims can fail here. Further aims check
+the measurement itself: the MTU, the protocol, the use of both paths.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .relay_cells import CLIENTS, DIRECT, LIMIT, OURS, Cell
 from .relay_judging import IDLE, median_or_nan, ratios
 
 ROUTER = Cell(DIRECT, "mptcp2")
-"""The paper's baseline: the converter is a router, the server accepts MPTCP."""
+"""The paper's baseline: a router takes the converter's place, and the server accepts MPTCP."""
 CLOSE = 0.8
-"""Share of the baseline that counts as "close to"."""
+"""Least share of the baseline's value that counts as "close to" it."""
 TOTAL, EACH = 400.0, 200_000
-"""KB per connection, and bytes per socket, with which the paper's client has its full bandwidth."""
+"""KB per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
 
 
 def _worst(values: Iterable[float]) -> float:
@@ -29,12 +29,12 @@ def _worst(values: Iterable[float]) -> float:
 
 
 def geometric_mean_or_nan(values: list[float]) -> float:
-    """Return the geometric mean; NaN, which meets no aim, if a rate is not positive."""
+    """Return the geometric mean; NaN, which meets no aim, if a value is not positive."""
     return geometric_mean(values) if all(value > 0 for value in values) else math.nan
 
 
 def sound(points: Points, planned: Sequence[tuple[Cell, str, int]], runs: int) -> list[Aim]:
-    """Return the aims that check whether *runs* rounds of everything *planned* were measured as intended."""
+    """Return the aims that check whether *runs* rounds of all *planned* points were measured as intended."""
     counted = {key: len([p for p in points.all if (p.cell, p.task, p.at) == key]) for key in planned}
     plain = [p for p in points.all if not CLIENTS[p.cell.client]]
     multipath = [p for p in points.all if CLIENTS[p.cell.client]]
@@ -71,7 +71,7 @@ def sound(points: Points, planned: Sequence[tuple[Cell, str, int]], runs: int) -
 
 
 def goodput_claims(points: Points) -> list[Claim]:
-    """Section 4.1, Figure 4: *at* is the MTU."""
+    """Return the claims of section 4.1 and Figure 4. The varied parameter is the MTU."""
     ours, router = (Cell(OURS, "mptcp2"), "connect"), (ROUTER, "get")
     peers = [(Cell(LIMIT, "mptcp2"), "get"), (Cell("haproxy", "mptcp2"), "get")]
     return [
@@ -97,7 +97,7 @@ def goodput_claims(points: Points) -> list[Claim]:
 
 
 def goodput_aims(points: Points) -> list[Aim]:
-    """Check whether the links had the requested MTU, and both carried data."""
+    """Return the aims that the links had the chosen MTU and that both paths carried data."""
     fill = [p.packet / (p.at + 14) for p in points.all if p.cell == Cell(DIRECT, "tcp")]
     second = [
         median([p.second for p in points.all if (p.cell, p.task) == of])
@@ -111,7 +111,7 @@ def goodput_aims(points: Points) -> list[Aim]:
 
 
 def http_claims(points: Points) -> list[Claim]:
-    """Section 4.3, Figure 5: *at* is the file's size; connections are closed after each answer."""
+    """Return the claims of section 4.3 and Figure 5. The varied parameter is the file's size."""
     ours, router = (Cell(OURS, "mptcp1"), "each"), (Cell(DIRECT, "mptcp1"), "each")
     peers = [(Cell("haproxy", "mptcp1"), "each"), (Cell("squid", "tcp"), "each")]
     return [
@@ -137,7 +137,7 @@ def http_claims(points: Points) -> list[Claim]:
 
 
 def http_aims(points: Points) -> list[Aim]:
-    """Check whether connections were closed after each answer; and show answer times beside those without a proxy."""
+    """Return the aim that connections were closed after each answer, and completion times relative to the router."""
     pair = (Cell(OURS, "mptcp1"), "each"), (Cell(DIRECT, "mptcp1"), "each")
 
     def slower(percent: int) -> float:
@@ -151,7 +151,7 @@ def http_aims(points: Points) -> list[Aim]:
 
 
 def buffer_claims(points: Points) -> list[Claim]:
-    """Section 4.4, Figure 6: *at* is a socket's buffer limit."""
+    """Return the claims of section 4.4 and Figure 6. The varied parameter is the limit of a socket's buffer."""
     ours, router = (Cell(OURS, "mptcp2"), "connect"), (ROUTER, "get")
     goodputs, plain = points.values(*ours, lambda p: p.goodput), points.values(*router, lambda p: p.goodput)
     rounds = sorted({number for number, _ in goodputs})
@@ -173,7 +173,7 @@ def buffer_claims(points: Points) -> list[Claim]:
         Claim(
             "200 KB for each socket give the client the highest performance.",
             "goodput with 200 KB, × the greatest",
-            # Without a larger buffer nothing shows that more would not help.
+            # Only a measurement with a larger buffer can show that a larger one does not help.
             at_size(EACH, best) if sizes and sizes[-1] > EACH else (),
             least=0.95,
         ),
@@ -194,7 +194,7 @@ def buffer_claims(points: Points) -> list[Claim]:
 
 
 def buffer_aims(points: Points, idle: Sequence[HeldMemory]) -> list[Aim]:
-    """Check whether buffers were filled, and the memory of *idle* connections."""
+    """Return the aims that the smallest buffers were filled, and for the memory of *idle* connections."""
     ours = [p for p in points.all if p.cell.proxy == OURS and p.task == "connect"]
     smallest = min((p.at for p in ours), default=0)
     filled = [p.kernel / (2 * p.at) for p in ours if p.at == smallest]
@@ -206,9 +206,9 @@ def buffer_aims(points: Points, idle: Sequence[HeldMemory]) -> list[Aim]:
 
 
 def delay_claims(found: Sequence[Delays]) -> list[Claim]:
-    """Section 4.2, Table 1. The paper's times are doubled as limits, because the machine is another one.
+    """Return the claims of section 4.2 and Table 1. The limits are twice the paper's times: our machine is another one.
 
-    The paper has means; ours are medians of each round, which depend less on other programs.
+    The paper has means. We use the medians of each round, because other programs affect these less.
     """
 
     def of(cell: Cell, figure: Callable[[Delays], float]) -> dict[int, float]:
@@ -255,7 +255,7 @@ def delay_claims(found: Sequence[Delays]) -> list[Claim]:
 
 
 def delay_aims(found: Sequence[Delays], planned: Sequence[Cell], runs: int) -> list[Aim]:
-    """Check whether everything was measured, with the intended number of subflows."""
+    """Return the aims that everything was measured, with the intended number of subflows."""
     two = [
         fmean(each.subflows for each in found if each.cell == cell)
         for cell in {each.cell for each in found if CLIENTS[each.cell.client] == 2 and each.cell.proxy != DIRECT}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Goodput against socket buffers, and a connection's memory: section 4.4 of "Multipath in the Middle(Box)".
+"""Goodput over socket buffers, and a connection's memory: section 4.4 of "Multipath in the Middle(Box)".
 
 A client with ADSL (8 Mbit/s, 512 kbit/s up, RTT 20 ms) and 3G (2 Mbit/s, 256 kbit/s, 80 ms) downloads from an origin
-with 100 Mbit/s; tcp_rmem and tcp_wmem are limited where the sender is: at the proxy, or without one at the origin. Both
-are sysctls of the namespace. Further measurements are many idle connections, and downloads that the client's paths slow
-down.
+with 100 Mbit/s. The sender's tcp_rmem and tcp_wmem are limited, which are sysctls of its namespace. The sender is the
+proxy or, without one, the origin. Two further measurements are the memory of many idle connections, and of downloads
+that the client's paths slow down.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .two_paths import slow_origin
 ADSL = EmulatedPath("adsl", Direction(8_000_000, 10_000), Direction(512_000, 10_000))
 MOBILE = EmulatedPath("3g", Direction(2_000_000, 40_000), Direction(256_000, 40_000))
 ORIGIN_RATE = 100
-"""Mbit/s."""
+"""Rate of the origin's link in Mbit/s."""
 BUSY = 20
-"""Downloads at once."""
+"""Number of downloads at the same time."""
 HOLD, QUICK_HOLD = 300, 50
-"""Idle connections."""
+"""Number of idle connections."""
 KEPT = {"idle-get": "idle connection", "idle-connect": "idle tunnel"}
 DECLARED = Declared(
     "mimbox-memory",
@@ -60,7 +60,7 @@ FILES = {LARGE: 50_000_000, SMALL: 1_000}
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure what *options* choose."""
+    """Measure what *options* choose, and the memory of busy and idle connections."""
     need(*NEEDS)
     what = chosen(DECLARED, options, quick)
     attempts = Attempts(console)

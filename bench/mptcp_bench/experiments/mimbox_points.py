@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiments ``mimbox-…`` measure, and how the paper's claims are judged by it. Pure.
+"""Measured values of the experiments ``mimbox-…``, and how they decide the paper's claims. Pure.
 
-Each claim has one value per round, and a bound. The aim is about the median, the verdict about its 95 % confidence
-interval, between two of the rounds. The verdict is *holds* or *fails* if the whole interval is on one side of the
-bound, otherwise *not judged*; so it is after fewer than ``FEWEST`` rounds, which have no such interval.
+Each claim has one value per round, and a bound. The aim compares the median with the bound. The verdict compares the
+median's 95 % confidence interval, whose ends are two of the values: it is *holds* or *fails* if the whole interval is
+on one side of the bound, otherwise *not judged*. It also is *not judged* after fewer than ``FEWEST`` rounds, because
+then no such interval exists.
 """
 
 from __future__ import annotations
@@ -19,56 +20,56 @@ from .relay_cells import Cell
 from .relay_judging import median_or_nan, positive_or_nan, ratios
 
 FEWEST = 6
-"""Rounds whose extremes contain the median with 95 % confidence: 1 - 2 / 2^6 is 97 %."""
+"""Least number of rounds so that the extremes contain the median with 95 % confidence: 1 - 2 / 2^6 is 97 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement through one proxy, at the value *at* of the varied parameter."""
+    """One measurement through one proxy, at one value *at* of the varied parameter."""
 
     cell: Cell
     task: str
     at: int
-    """Bytes: an MTU, a file, or a socket's buffer."""
+    """The varied parameter in bytes: an MTU, a file's size, or the limit of a socket's buffer."""
     round: int
     seconds: float = 0.0
     octets: int = 0
-    """Of bodies."""
+    """Body bytes that the client received."""
     answers: int = 0
     failures: int = 0
     opened: int = 0
-    """Established connections, of the measurement and the warm-up."""
+    """Number of established connections, of warm-up and measurement."""
     renewed: float = 0.0
-    """Connections opened per answer, if each is closed after one."""
+    """Connections opened per answer, if each connection is closed after one."""
     multipath: int = 0
-    """Of these, the connections that the server's side accepted as MPTCP."""
+    """Number of connections that the accepting host counted as MPTCP."""
     joined: int = 0
-    """Second subflows."""
+    """Number of second subflows."""
     packet: float = 0.0
-    """Mean bytes of a packet that the client received, with its Ethernet header."""
+    """Mean bytes of a packet that the client received, including the Ethernet header."""
     second: float = 0.0
     """The second path's share of the received bytes."""
     passed: float = 0.0
     """Bytes that the proxy's host sent, per byte that the client received."""
     spread: tuple[float, ...] = ()
-    """Percentiles ``PERCENTS`` of the seconds to an answer."""
+    """Percentiles ``PERCENTS`` of the seconds until a request was answered."""
     user: float = 0.0
     kernel: float = 0.0
-    """Bytes of memory per connection."""
+    """User and kernel memory per connection, in bytes."""
 
     @property
     def goodput(self) -> float:
-        """Bits per second."""
+        """Goodput in bits per second."""
         return self.octets * 8 / self.seconds if self.seconds else 0.0
 
     @property
     def rate(self) -> float:
-        """Files of *at* bytes per second, by received bytes: few large ones end in a short time."""
+        """Files per second, computed as received bytes / *at*: in a short time only few large files are completed."""
         return self.octets / self.at / self.seconds if self.seconds else 0.0
 
     @property
     def memory(self) -> float:
-        """KB per connection; NaN if none was seen."""
+        """Memory in KB per connection; NaN if none was measured."""
         return positive_or_nan((self.user + self.kernel) / 1e3)
 
 
@@ -77,24 +78,24 @@ PERCENTS = (1, *range(5, 100, 5), 99)
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Median intervals of one round through *cell*, seconds, and the number of requests."""
+    """The medians of one round through *cell*, in seconds, and the number of requests."""
 
     cell: Cell
     round: int
     requests: int
     syn: float
-    """SYN in → SYN out."""
+    """From the SYN that comes in to the SYN that goes out."""
     answer: float
-    """SYN in → SYN/ACK out to the client; for a router SYN/ACK in → SYN/ACK out."""
+    """From the client's SYN to the SYN+ACK sent to it; for a router, from the SYN+ACK that comes in to it going out."""
     data: float
-    """Data segment in → the same out."""
+    """From a data segment that comes in to the same data going out."""
     subflows: float = 1.0
-    """Per connection."""
+    """Mean number of subflows per connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldMemory:
-    """Memory of one held connection, KB."""
+    """Memory in KB of one connection that is held open."""
 
     name: str
     user: float
@@ -102,13 +103,13 @@ class HeldMemory:
 
     @property
     def total(self) -> float:
-        """Return the sum; NaN if nothing was seen."""
+        """Return the sum of both; NaN if nothing was measured."""
         return positive_or_nan(self.user + self.kernel)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A statement of the paper, and our value for it in each round."""
+    """A statement of the paper, and the value that we measured for it in each round."""
 
     paper: str
     what: str
@@ -123,7 +124,7 @@ class Claim:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the median; None for too few values."""
+        """Confidence interval of the median; None for too few or infinite values."""
         return exact_median_interval(self.values) if all(map(math.isfinite, self.values)) else None
 
     @property
@@ -137,7 +138,7 @@ class Claim:
 
     @property
     def row(self) -> tuple[str, str, str]:
-        """The paper's words, what was measured, the verdict."""
+        """The paper's words, our value, and the verdict."""
         measured = f"{self.what}: {self.aim.judged().measured}"
         if self.interval is not None:
             low, high = self.interval
@@ -146,7 +147,7 @@ class Claim:
 
 
 def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
-    """Return for each round the value at the greatest varied parameter by that at the smallest; empty if only one."""
+    """Return each round's value at the greatest parameter divided by the one at the smallest; empty for only one."""
     varied = sorted({at for _, at in values})
     if len(varied) < 2:
         return ()
@@ -155,24 +156,24 @@ def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
 
 
 def least(values: Sequence[float]) -> float:
-    """Return the least of *values*, NaN if one is NaN: min() would depend on its place."""
+    """Return the least of *values*; NaN if one is NaN, for which min() would depend on the order."""
     return math.nan if any(map(math.isnan, values)) else min(values)
 
 
 class Points:
-    """All measurements."""
+    """All points that an experiment measured."""
 
     def __init__(self, points: Iterable[Point]) -> None:
         self.all = tuple(points)
 
     def values(self, cell: Cell, task: str, figure: Callable[[Point], float]) -> dict[tuple[int, int], float]:
-        """Return *figure* by round and varied parameter."""
+        """Return *figure* of each point of *cell* and *task*, by round and varied parameter."""
         return {(p.round, p.at): figure(p) for p in self.all if (p.cell, p.task) == (cell, task)}
 
     def quotients(
         self, one: tuple[Cell, str], other: tuple[Cell, str], figure: Callable[[Point], float]
     ) -> dict[tuple[int, int], float]:
-        """Return *one*'s ratios to *other*, by round and varied parameter."""
+        """Return *one*'s value divided by *other*'s, by round and varied parameter."""
         mine, theirs = self.values(*one, figure), self.values(*other, figure)
         both = sorted(mine.keys() & theirs.keys())
         return {key: mine[key] / theirs[key] if theirs[key] else math.nan for key in both}
@@ -184,7 +185,7 @@ class Points:
         figure: Callable[[Point], float],
         fold: Callable[[list[float]], float],
     ) -> dict[int, float]:
-        """Return by round what *fold* makes of *one*'s ratios to *other*, over the varied parameter."""
+        """Return, by round, the ratios of *one* to *other* at all varied parameters, combined by *fold*."""
         found: dict[int, list[float]] = {}
         for (number, _), ratio in self.quotients(one, other, figure).items():
             found.setdefault(number, []).append(ratio)
@@ -193,9 +194,9 @@ class Points:
     def least_ratio(
         self, one: tuple[Cell, str], others: Sequence[tuple[Cell, str]], figure: Callable[[Point], float]
     ) -> tuple[float, ...]:
-        """Return the least of *one*'s ratios to any of the measured *others*, over the varied parameter.
+        """Return, for each round, the least ratio of *one* to any of the measured *others* at any varied parameter.
 
-        There is one for each round in which all of these were measured; NaN if one of them carried nothing.
+        Only rounds in which all of these were measured count. The value is NaN if one of them carried nothing.
         """
         each = [ratios for other in others if (ratios := self.ratios(one, other, figure, least))]
         rounds = set.intersection(*map(set, each)) if each else ()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The onset of a cap: what it costs the other path when it comes at once, and when it comes softly.
+"""The onset of a cap: what the other path loses when the cap falls at once, and when it lands softly.
 
-The transfers use the real proxy and throttler. In the middle of a download over both paths the policy that caps
-Ethernet is loaded (SIGHUP), with ``landing: at-once`` and ``landing: soft`` alternating; between runs the cap is
-removed. The same windows are also measured without any cap, because congestion control makes dips of its own.
+The transfers use the real proxy and throttler. In the middle of a download over both paths, a policy that caps Ethernet
+is loaded (SIGHUP), alternately with ``landing: at-once`` and ``landing: soft``; between runs the cap is removed. The
+same time windows are also measured without any cap, because congestion control itself makes the rate dip.
 docs/soft-start.md has the results.
 
-Each 0.1 s sample counts what arrived at the client's interfaces, for an upload at the proxy's sockets. A download
-begins so long before the onset that BBR, which slows every path down for 0.2 s once in ten seconds (PROBE_RTT), does so
-only after the last window. An upload is watched for 20 s, for the client's backlog has to drain: two such dips
-included.
+Each 0.1 s sample counts the bytes that arrived at the client's interfaces, or, for an upload, at the proxy's sockets.
+BBR slows every path down for 0.2 s once in ten seconds (PROBE_RTT). A download begins so long before the onset that BBR
+first does this after the last window. An upload is watched for 20 s, until the client's backlog has drained, which
+includes two such dips.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from .upload_recorder import UploadRecorder, on_the_wire
 
 OPTIONS = onset_cells.OPTIONS
 WARM = 3.5
-"""Seconds before the onset."""
+"""Seconds from the start of a transfer to the onset of the cap."""
 AFTER = 0.1
-"""Seconds after the last window."""
+"""Seconds that are recorded after the last window."""
 RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
 CAPPED_COLUMNS = {"in force s": "in_force", "off": "off", "steady": "steady"}
-"""Only for a capped path: column and measure."""
+"""Columns that only a run with a cap fills, each with its measure."""
 TITLES = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
 MEANS = tuple(field.name for field in fields(Outcome) if field.name != "stalls")
 _POLICY = f"{POLICY_PATHS}rules: "
@@ -95,7 +95,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def measure(cell: Cell, runs: int, seed: int, variants: Sequence[str], attempts: Attempts) -> list[Measured]:
-    """Run *runs* runs of each variant, alternating, in one testbed; a run that stays void is left out."""
+    """Measure *runs* runs of each variant, alternating, in one testbed. Leave out a run that failed each time."""
     half = two_paths(cell.rates, (cell.ethernet_rtt, cell.wifi_rtt))
     found: list[Measured] = []
     with Testbed(paths(half), seed=seed) as testbed:
@@ -114,7 +114,7 @@ def measure(cell: Cell, runs: int, seed: int, variants: Sequence[str], attempts:
 
 
 def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
-    """Transfer, cap, watch. Raises TestbedError without both subflows, EmulationError if the paths were wrong."""
+    """Transfer, load the cap, and judge. Raises TestbedError without both subflows, EmulationError for wrong paths."""
     windows, down = cell.windows, cell.direction == "down"
     setup.load(f"{_POLICY}[]\n")
     wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)
@@ -134,7 +134,7 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
         rtt = sockets(setup, cell).get(NETWORKS[cell.path], 0.0)
         time.sleep(max(0.0, onset + windows.end + AFTER - recorder.now))
         samples = recorder.samples
-    # The check judges everything since the last one: each transfer is charged only with its own late packets.
+    # The check covers the time since the last check, so that each transfer is charged only with its own late packets.
     setup.testbed.check_emulation()
     if not down:
         samples = on_the_wire(samples, payload_share(4, multipath=True))
@@ -145,7 +145,7 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
 
 
 def sockets(setup: Setup, cell: Cell) -> dict[str, float]:
-    """Return the smoothed RTT in seconds of each established subflow at its sender, by the client's network."""
+    """Return the sender's smoothed RTT in seconds of each established subflow, by the client's network."""
     sender, port = (setup.proxy, "sport") if cell.direction == "down" else (setup.client, "dport")
     listing = sender.run(["ss", "-tinH", "state", "established", port, "=", f":{PROXY_PORT}"]).stdout
     found = {}
@@ -160,7 +160,7 @@ def sockets(setup: Setup, cell: Cell) -> dict[str, float]:
 def judged(chosen: Iterable[Cell], measured: Sequence[Measured], runs: int) -> tuple[Table, list[tuple[str, Aim]]]:
     """Return the table of all cells and variants, and the aims of the soft landing, each with its cell.
 
-    *runs* of each were planned; with 0 a missing soft landing has no aims.
+    *runs* of each variant were planned. If it is 0, a cell without a soft landing misses no aim.
     """
     columns = ("cell", "cap", "runs", "kept", "worst", "stalled s", "when", *CAPPED_COLUMNS, "RTT ms")
     table = new_table("A cap falls: what the other path keeps", columns, left=("cell", "cap"))
@@ -185,7 +185,7 @@ def judged(chosen: Iterable[Cell], measured: Sequence[Measured], runs: int) -> t
 
 
 def _when(outcomes: Sequence[Outcome]) -> str:
-    """Return from when to when the other path stalled in any run, in seconds after the onset."""
+    """Return the first and last moment at which the other path stalled in any run, in seconds after the onset."""
     stalls = [stall for outcome in outcomes for stall in outcome.stalls]
     return f"{min(begin for begin, _ in stalls):.1f}-{max(end for _, end in stalls):.1f}" if stalls else ""
 
@@ -196,14 +196,14 @@ def _shown(outcomes: Sequence[Outcome], name: str, aim: Aim | None) -> str:
 
 
 def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
-    """Return the picture of the first cell with both landings; empty if there is none."""
+    """Return the picture of the first cell that has both landings; empty if no cell has."""
     landed = {(one.cell, one.variant) for one in measured}
     cell = next((one.cell for one in measured if {(one.cell, each) for each in TITLES} <= landed), None)
     return () if cell is None else (Picture("onset", lambda target: draw(target, measured, cell)),)
 
 
 def draw(target: Path, measured: Sequence[Measured], cell: Cell) -> None:
-    """Draw one run of each landing of *cell*: the one with the median goodput kept."""
+    """Draw one run of each landing of *cell*: the run in which the other path kept the median share."""
     figure, panels = beside(2)
     names = {"ethernet": "Ethernet", "wifi": "Wi-Fi"}
     for axes, (variant, title) in zip(panels, TITLES.items(), strict=True):

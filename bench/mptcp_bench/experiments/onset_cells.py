@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment ``onset`` varies: congestion control, RTTs, rates, the capped path, direction. Pure."""
+"""The settings that the experiment ``onset`` varies: congestion control, RTTs, rates, capped path, direction. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .onset_judging import DOWN, UP, Windows
 from .options import choice, listed, refused, rtts
 
 OTHER_RATE = {"ethernet": 30, "wifi": 50}
-"""Mbit/s of the uncapped path, by the capped one."""
+"""Rate of the uncapped path in Mbit/s, by the capped path."""
 NETWORKS = {"ethernet": "10.77.1.", "wifi": "10.77.2."}
 CONTROLS = ("bbr", "cubic")
 RTTS = ("2/2", "20/20", "60/60", "20/80")
-"""Milliseconds, Ethernet and Wi-Fi."""
+"""RTTs of Ethernet and Wi-Fi in milliseconds."""
 CAPS = ("100-5", "100-1", "30-2")
-"""Mbit/s before and after."""
+"""The capped path's rate before the cap, and the cap, in Mbit/s."""
 UPLOAD_CAPS = (*CAPS, "wifi:30-2")
 VARIANTS = ("at-once", "soft", "no cap")
 OPTIONS = {
@@ -34,14 +34,14 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of what is varied."""
+    """One combination of the varied settings."""
 
     control: str
     ethernet_rtt: float
-    """Milliseconds."""
+    """RTT of Ethernet in milliseconds, as :attr:`wifi_rtt` of Wi-Fi."""
     wifi_rtt: float
     rate: int
-    """Of the capped path, Mbit/s."""
+    """Rate of the capped path before the cap, in Mbit/s."""
     cap: int
     direction: str = "down"
     path: str = "ethernet"
@@ -60,13 +60,13 @@ class Cell:
 
     @property
     def rates(self) -> tuple[int, int]:
-        """Mbit/s of Ethernet and Wi-Fi."""
+        """Rates of Ethernet and Wi-Fi in Mbit/s."""
         other = OTHER_RATE[self.path]
         return (self.rate, other) if self.path == "ethernet" else (other, self.rate)
 
     @property
     def rtt(self) -> float:
-        """Of the capped path, in seconds."""
+        """RTT of the capped path in seconds."""
         return (self.ethernet_rtt if self.path == "ethernet" else self.wifi_rtt) / 1e3
 
     @property
@@ -99,7 +99,7 @@ def _cell(control: str, rtt: str, cap: str, direction: str) -> Cell:
     before, after = (int(word) for word in rates.split("-"))
     if direction not in ("down", "up") or path not in ("", *DEVICE) or not control:
         raise ValueError
-    # A policy cannot have a cap of 0, and a cap that the path does not reach caps nothing.
+    # A policy cannot have a cap of 0, and a cap above the path's rate has no effect.
     if not 0 < after < before:
         raise ValueError
     return Cell(control, ethernet_rtt, wifi_rtt, before, after, direction, path or "ethernet")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the onset of a cap costs the other path, from byte counters sampled over one transfer, and the aims. Pure.
+"""What the onset of a cap costs the other path, judged by byte counters sampled over one transfer. Pure.
 
 Rates are on the wire, in bits/s; times are seconds since the transfer's start.
 """
@@ -17,35 +17,38 @@ from ..statistics import fmean
 from .aims import Aim
 
 BEFORE = 2.0
-"""Seconds before the onset with which the other path is compared."""
+"""Seconds before the onset in which the other path's earlier rate is measured."""
 STALLED = 0.5
-"""A sample below this share of the earlier rate is a stall."""
+"""The other path stalls while its rate is below this share of its earlier rate."""
 WITHIN = 0.05
-"""Share by which a rate may miss its cap."""
+"""Share by which the capped path's rate may differ from its cap."""
 KEPT, STALL, STEADY = 0.95, 0.1, 0.98
-"""What the other path must keep, the seconds that it may stall, and what both paths must carry in the end."""
+"""Least share of its rate that the other path must keep; most seconds that it may stall; least share of cap and other
+link that both paths must carry in the steady state."""
 QUEUED = 0.1
-"""Seconds that the cap may add to the RTT of the capped path."""
+"""Most seconds that the cap may add to the RTT of the capped path."""
 EMULATED = 0.9
-"""Share of a path's RTT below which it was not emulated."""
+"""Least RTT of the capped path, as a share of the configured one. If it is less, the path was not emulated."""
 UNCAPPED = 3.0
-"""Multiple of the cap that the capped path must carry before the onset; otherwise its link does the cap's work."""
+"""Least rate of the capped path before the onset, as a multiple of the cap. With less, its link limits it, not the
+cap."""
 WINDOW = 1.0
-"""Seconds over which the capped path's rate is compared with the cap: at 1 Mbit/s 82 full packets."""
+"""Seconds over which the capped path's rate is compared with the cap. At 1 Mbit/s these are 82 full packets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The periods of a transfer that are judged, in seconds after the onset."""
+    """The periods of a transfer that are judged, in seconds after the onset of the cap."""
 
     onset: float
-    """Until when the other path may be slower."""
+    """End of the period in which the other path may be slower."""
     steady: tuple[float, float]
-    """When the other path must have recovered."""
+    """Begin and end of the period in which both paths must be in the steady state."""
     in_force: float
-    """When the cap must be kept."""
+    """Latest moment at which the capped path must keep to its cap."""
     dips: float = 0.0
-    """Seconds within ``onset`` that BBR itself may stall a path: it measures the RTT for 0.2 s once in ten seconds."""
+    """Seconds within ``onset`` for which BBR itself may stall a path: it measures the RTT for 0.2 s every ten
+    seconds."""
 
     @property
     def end(self) -> float:
@@ -54,17 +57,18 @@ class Windows:
 
 DOWN = Windows(onset=3.0, steady=(3.0, 5.5), in_force=1.0)
 UP = Windows(onset=20.0, steady=(15.0, 20.0), in_force=15.0, dips=0.4)
-"""The whole transfer: the client's backlog may stall the other path long after the cap."""
+"""Windows of an upload. They cover all of it, since the client's backlog may stall the other path long after the
+cap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run; shares are of the other path's rate before the onset."""
+    """The judged values of one run. Shares are of the other path's rate before the onset."""
 
     before: float
-    """The other path's rate, bits/s."""
+    """Rate of the other path before the onset, bits/s."""
     kept: float
-    """The other path's share over :attr:`Windows.onset`."""
+    """Share of its rate that the other path kept until :attr:`Windows.onset`."""
     worst: float
     stalled: float
     uncapped: float
@@ -72,13 +76,13 @@ class Outcome:
     in_force: float
     """Seconds from the onset until the capped path exceeds its cap by at most ``WITHIN``; infinite if never."""
     off: float
-    """Greatest difference from the cap after :attr:`Windows.in_force`, as a share."""
+    """Greatest difference between rate and cap after :attr:`Windows.in_force`, as a share of the cap."""
     steady: float
-    """Both paths together over :attr:`Windows.steady`, as a share of cap plus other link."""
+    """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
     rtt: float
-    """Smoothed RTT of the capped subflow in the steady state, seconds."""
+    """Smoothed RTT of the capped subflow in the steady state, in seconds."""
     stalls: tuple[tuple[float, float], ...] = ()
-    """Begin and end of each stall, in seconds after the onset; adjacent samples are one."""
+    """Begin and end of each stall, in seconds after the onset. Adjacent samples are joined to one stall."""
 
 
 def judge(
@@ -91,9 +95,9 @@ def judge(
     rtt: float,
     windows: Windows = DOWN,
 ) -> Outcome:
-    """Judge a transfer in which a cap of *cap* bits/s began on the path *capped* at *onset*.
+    """Judge a transfer on whose path *capped* a cap of *cap* bits/s began at *onset*.
 
-    Raises ValueError if there are too few samples, or if the other path carried nothing before.
+    Raises ValueError if there are too few samples, or if the other path carried nothing before the onset.
     """
     before = mean_rate(samples, other, onset - BEFORE, onset)
     if before <= 0:
@@ -119,9 +123,9 @@ def judge(
 
 
 def aims(outcomes: Sequence[Outcome], runs: int, windows: Windows, control: str, rtt: float) -> dict[str, Aim]:
-    """Return the aims of a soft cap, by measure, for the means of its *outcomes* of *runs* planned runs.
+    """Return the aims of a soft cap, by measure, for the means of its *outcomes*; *runs* runs were planned.
 
-    *rtt* is that of the capped path, in seconds; *control* the sender's congestion control.
+    *rtt* is the capped path's RTT in seconds, *control* the sender's congestion control.
     """
     found = {"runs": Aim("runs", len(outcomes), least=runs)}
     if not outcomes:
@@ -154,14 +158,14 @@ def _joined(spans: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], 
 
 
 def _rates(samples: Sequence[Sample], path: str, start: float, end: float) -> Iterator[tuple[float, float, float]]:
-    """Yield begin, end and rate of each interval between samples within *start* and *end*."""
+    """Yield begin, end and rate of each interval between two samples that lies between *start* and *end*."""
     for first, last in pairwise(samples):
         if start <= first.time and last.time <= end:
             yield first.time, last.time, 8 * (last.octets[path] - first.octets[path]) / (last.time - first.time)
 
 
 def _windows(samples: Sequence[Sample], path: str, start: float) -> Iterator[tuple[float, float]]:
-    """Yield begin and mean rate of each ``WINDOW`` that begins at a sample from *start* on."""
+    """Yield the begin of each ``WINDOW`` that begins at a sample after *start*, with its mean rate."""
     for first in samples:
         if first.time < start:
             continue

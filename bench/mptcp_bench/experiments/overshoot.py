@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What passes beyond a cap: first and repeated transfers, ours beside a poller of counters and a standing class.
+"""What passes beyond a cap: our throttler beside a poller of counters and a static class, for a client's transfers.
 
-The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). Each variant has a transfer of
-42 s by a client that was never seen, then one of 12 s by the same client. Variants alternate, three times each: no
-policy; our cap; our budget, used up when the transfer begins; a static class for the client's address on Ethernet,
-there from the beginning; and a poller, like quota tools on routers: every 30 s it reads the counter of the interface
-towards the client, and sets that class at the first reading that finds a megabyte. The poller's phase is drawn from the
-seed, one from each part of its period; its mean overshoot over all phases is computed from these. By default there are
-15 times 54 s of transfers: a quarter of an hour with the pauses.
+The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). In each variant, a client that
+the throttler has never seen makes a transfer of 42 s, and then one of 12 s. The variants alternate, three times each:
+no policy; our cap; our budget, which is used up when the transfer begins; a static class for the client's address on
+Ethernet, set before the transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of
+the interface towards the client. At the first reading that finds a megabyte, it sets the same class. The poller's phase
+is drawn from the seed, once from each part of its period; its mean overshoot over all phases is computed from these. By
+default, 15 times 54 s of transfers take a quarter of an hour, including pauses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .two_paths import two_paths
 VARIANTS = ("none", "ours", "budget", "static", "poller")
 OURS = ("ours", "budget")
 RATES, RTTS = (50, 20), (20, 20)
-"""Mbit/s and ms of Ethernet and Wi-Fi."""
+"""Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi."""
 OPTIONS = {
     "variant": f"which of {', '.join(VARIANTS)}, default all",
     "runs": "of each variant but the poller, 2 or more, default 3",
@@ -74,7 +74,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One planned run of a variant; a poller has its *phase* in seconds."""
+    """One planned run of a variant. A poller also has its *phase* in seconds."""
 
     variant: str
     phase: float | None = None
@@ -84,21 +84,21 @@ class PlannedRun:
 
 
 def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[PlannedRun], float, float]:
-    """Return the runs, cap in Mbit/s, and seconds that *options* choose. Raises OptionError for an invalid one."""
+    """Return runs, cap in Mbit/s and seconds that *options* choose. Raises OptionError for an invalid option."""
     variants = choice(options, "variant", VARIANTS)
     phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
-    # One run of each cannot be compared.
+    # At least two runs, because means of one run cannot be compared.
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS, least=2)
     cap, seconds = positive(options, "cap", 5), positive(options, "seconds", SECONDS, above=PERIOD + REPEATED / 2)
     try:
-        # The policy's own parser.
+        # Let the policy's own parser check the cap.
         parse_rate(f"{cap:g} Mbit/s")
     except ValueError:
         raise refused(OPTIONS) from None
     if UNCAPPED * cap > RATES[0]:
         raise refused(OPTIONS)
     draw = random.Random(seed)
-    # Not before the transfer has carried what a reading must find.
+    # The first reading must not come before the transfer has carried the megabyte that it looks for.
     parts = [max(SOONEST, PERIOD * (number + draw.random()) / phases) for number in range(phases)]
     each: dict[str, list[float | None]] = {v: [*parts] if v == "poller" else [None] * runs for v in variants}
     turns = range(max(map(len, each.values())))
@@ -106,7 +106,7 @@ def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[Plann
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run what *options* choose, one variant after the other, in two testbeds that exist at the same time."""
+    """Run what *options* choose, one transfer after the other, in two testbeds that exist at the same time."""
     planned, cap, seconds = plan(options, seed, quick)
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss")
     topology = paths(two_paths(RATES, RTTS))
@@ -133,7 +133,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Both testbeds, and a file of *size* bytes that outlasts a transfer of *seconds*; *cap* in Mbit/s."""
+    """Both testbeds, and a file of *size* bytes, which takes longer than *seconds* to transfer. *cap* is in Mbit/s."""
 
     plain: Bed
     throttled: Bed
@@ -166,7 +166,7 @@ class Work:
 
     @contextmanager
     def _poller(self, bed: Bed, cell: pages_cells.Cell, one: PlannedRun) -> Iterator[Poller | None]:
-        """Yield a poller that is not started yet, and remove its class at the end."""
+        """Yield a poller that has not started, or None without one. Remove its class at the end."""
         if one.phase is None:
             yield None
             return
@@ -200,7 +200,7 @@ class Work:
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
         bed.known = True
-        # First: a fault over paths that were not as asked is not the product's.
+        # Check the paths first: if they were not as asked, a later failure is not the product's fault.
         bed.testbed.check_emulation()
         complaint = Protocol.of(*added.read()).complaint(multipath=True)
         if complaint is not None:
@@ -211,7 +211,7 @@ class Work:
 
 
 def table_of(measured: Sequence[Measured], over: Rates) -> Table:
-    """Return what transfers carried beyond the cap (mean rates, else the worst) and what a poller would carry."""
+    """Return the table of what passed beyond the cap: mean rates, worst overshoot, a poller's expected overshoot."""
     columns = ("variant", "transfer", "n", "× cap", "beyond cap × time, kB", "in seconds of the cap")
     table = new_table("What passes beyond a cap", (*columns, "above the cap, s", "other, Mbit/s"), left=columns[:2])
     order = {each: number for number, each in enumerate(VARIANTS)}
@@ -238,11 +238,11 @@ def table_of(measured: Sequence[Measured], over: Rates) -> Table:
 
 
 def draw(target: Path, measured: Sequence[Measured], over: Rates) -> None:
-    """Draw what the capped path carried in each first transfer, and what the cap allows."""
+    """Draw the bytes that the capped path carried in each first transfer, and what the cap allows."""
     figure = style.new_figure(11, 4.6)
     axes = figure.subplots(1, 1)
     figure.subplots_adjust(left=0.065, right=0.79, top=0.82, bottom=0.13)
-    # Overlapping lines stay visible: the first is the widest.
+    # Draw the first line widest, so that overlapping lines stay visible.
     looks = {
         "none": (style.MUTED, 2.0), "ours": (style.ETHERNET.color, 6.0), "budget": (style.THIRD, 3.5),
         "static": (style.FOURTH, 1.5), "poller": (style.WIFI.color, 2.0),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How much a transfer carried beyond a cap, from byte counters, and whether that is little enough. Pure.
+"""How much a transfer carried beyond a cap, by byte counters, and the aims. Pure.
 
-Bytes count IP packets towards the client; times are seconds since the transfer's first packet. All bytes count against
-the cap from then on, even those that came before any cap could be set.
+Bytes count IP packets towards the client; times are seconds since the transfer's first packet. The cap is compared with
+all bytes from then on, even those before any tool could have set a cap.
 """
 
 from __future__ import annotations
@@ -20,56 +20,58 @@ from .pages_judging import Octets
 PERIOD = 30.0
 """Seconds between two readings of the poller."""
 EXCESS = 1.05
-"""Multiple of the cap that a rate may have."""
+"""Most that a capped rate may be, as a multiple of the cap."""
 WINDOW = 1.0
-"""Seconds over which a rate is taken."""
+"""Seconds over which a rate is measured."""
 SECONDS = 1.0
-"""How far ours may be ahead of the cap, and how long above it."""
+"""Our cap's limits: most seconds of the cap's rate that a transfer may be ahead, and most seconds above the cap."""
 LEAST_CAPPED, LEAST_OTHER = 0.85, 0.9
-"""What must be carried at least: of the cap over the whole transfer, of the other link from ``SLOW_START`` on."""
+"""Least rates: of the capped path over the whole transfer, as a share of the cap; of the other path after
+``SLOW_START``, as a share of its link."""
 SLOW_START = 3.0
-"""Seconds for both paths to fill."""
+"""Seconds that both paths need to reach their full rate."""
 UNCAPPED = 3.0
-"""Multiple of the cap that the path must carry without one; otherwise there is nothing to cap."""
+"""Least rate of the path without a cap, as a multiple of the cap. With less, the cap would have nothing to do."""
 LINK = 1.05
-"""Multiple of its link's rate that a path cannot carry, because the link is emulated."""
+"""Most rate of a path, as a multiple of its link's rate. More means that the link was not emulated."""
 PREDICTED = 0.25
-"""Share by which a poller's overshoot may differ from what its phase predicts."""
+"""Share by which a poller's overshoot may differ from the one that its phase predicts."""
 APART = 10.0
-"""Least expected ratio of the poller's overshoot to ours."""
+"""Least ratio of the poller's expected overshoot to ours."""
 PACKET = 1500
-"""Bytes: the least overshoot assumed for ours, because a ratio to nothing says nothing."""
+"""Bytes: the least overshoot that is assumed for ours, because a ratio to zero would mean nothing."""
 EARLY = 10.0
-"""Seconds from the first packet in which a first and a repeated transfer are compared; neither is over then."""
+"""Seconds from the first packet over which first and repeated transfers are compared. Both last longer."""
 NO_MORE = 0.05
-"""Share by which a first transfer may carry more in these seconds."""
+"""Share by which a first transfer may carry more than a repeated one in these seconds."""
 FIRST_FLOOR = 200
-"""Bytes on the path that mark the begin of a transfer: more than address resolution takes."""
+"""If the path has carried more than this many bytes, a transfer has begun. Address resolution needs fewer."""
 CAPPED = ("ours", "budget", "static")
-"""Variants that are under the cap from the first packet on."""
+"""Variants whose transfers are capped from the first packet on."""
 TRANSFERS = ("first", "repeated")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One transfer."""
+    """The judged values of one transfer."""
 
     seconds: float
-    """From its first packet to its end."""
+    """Duration from the first packet to the end."""
     mean: float
-    """Of the capped path, as a multiple of the cap."""
+    """Mean rate of the capped path, as a multiple of the cap."""
     early: float
-    """The same over its first ``EARLY`` seconds."""
+    """The same over the first ``EARLY`` seconds."""
     ahead: float
-    """Most bytes beyond cap × time."""
+    """Most bytes by which the transfer was ahead of cap × time."""
     excess: float
-    """Most bytes beyond ``EXCESS`` × cap × time."""
+    """Most bytes by which it was ahead of ``EXCESS`` × cap × time."""
     above: float
-    """Seconds after which no ``WINDOW`` exceeds the cap by more than ``EXCESS``; infinite if the last one does."""
+    """Seconds until the rate stays below ``EXCESS`` × cap in every ``WINDOW``; infinite if the last window exceeds
+    it."""
     rate: float
-    """Bits/s of the capped path from ``SLOW_START`` until a poller capped it, or to the end."""
+    """Rate of the capped path in bits/s, from ``SLOW_START`` to the end, or until a poller capped it."""
     other: float
-    """Bits/s of the other path from ``SLOW_START`` on."""
+    """Rate of the other path in bits/s, from ``SLOW_START`` to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Measured:
     variant: str
     transfer: str
     phase: float | None
-    """For a poller: seconds from the first packet of the first transfer to its reading."""
+    """For a poller: seconds from the first packet of the first transfer to the poller's reading."""
     outcome: Outcome
     begin: float
     samples: tuple[Sample, ...]
@@ -87,18 +89,18 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the transfers run over, bits/s."""
+    """Rates in bits/s of the cap and of both links."""
 
     cap: int
     link: int
-    """Of the capped path."""
+    """Rate of the capped path's link."""
     other: int
     burst: int
-    """Bytes: one burst of a class of that rate, and an initial window."""
+    """Bytes that may pass at once: one burst of a class with the cap's rate, and an initial window."""
 
 
 def first_packet(samples: Sequence[Sample], device: str) -> float:
-    """Return when the first packet of a transfer came. Raises ValueError if none did."""
+    """Return when the first packet of a transfer came. Raises ValueError if none came."""
     for before, after in pairwise(samples):
         if after.octets[device] - samples[0].octets[device] > FIRST_FLOOR:
             return before.time
@@ -106,9 +108,9 @@ def first_packet(samples: Sequence[Sample], device: str) -> float:
 
 
 def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, end: float, until: float | None) -> Outcome:
-    """Judge the transfer in *samples*, which ended at *end* on their clock, against a cap of *cap* bits/s.
+    """Judge the transfer in *samples* against a cap of *cap* bits/s. It ended at *end* on the samples' clock.
 
-    *until* is when a poller set the cap. Raises ValueError if the samples hold no transfer.
+    *until* is when a poller set the cap, or None. Raises ValueError if the samples contain no transfer.
     """
     begin = first_packet(samples, capped)
     inside = [s.time for s in samples if begin <= s.time <= end]
@@ -120,7 +122,7 @@ def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, end: flo
     start = ramped if stop > ramped + WINDOW else begin
     windows = [t for t in inside if t + WINDOW <= last]
     exceeds = [total(t + WINDOW) - total(t) > EXCESS * allowed * WINDOW for t in windows]
-    # The first window after the last one that exceeds the cap.
+    # below: number of the first window after the last one that exceeds the cap.
     early = min(begin + EARLY, last)
     below = len(windows) - next((n for n, over in enumerate(reversed(exceeds)) if over), len(windows))
     return Outcome(
@@ -136,9 +138,9 @@ def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, end: flo
 
 
 def expected(measured: Sequence[Measured]) -> float:
-    """Return the mean bytes that a poller lets through of a first transfer, over all its phases; NaN for no transfer.
+    """Return a poller's mean overshoot of a first transfer in bytes, over all phases; NaN for no transfer.
 
-    The overshoot grows with the phase. The measured phases give the rate of growth; the mean phase is half a period.
+    The overshoot is proportional to the phase. The measured transfers give the factor; the mean phase is half a period.
     """
     there = [(m.outcome.ahead, m.phase) for m in measured if m.transfer == "first" and m.phase]
     octets, phases = (sum(each) for each in zip(*there, strict=True)) if there else (math.nan, 1.0)
@@ -146,10 +148,10 @@ def expected(measured: Sequence[Measured]) -> float:
 
 
 def aims(measured: Sequence[Measured], over: Rates, planned: Mapping[str, int]) -> list[Aim]:
-    """Return the aims of the variants, with *planned* first and as many repeated transfers of each.
+    """Return the aims of the variants, with *planned* first transfers and as many repeated ones of each.
 
-    Every transfer must keep to the cap. On average, repeated transfers must carry no less than 1 - ``NO_MORE`` of what
-    first ones carry in the same time.
+    Every transfer must keep to the cap. On average, repeated transfers must carry at least 1 - ``NO_MORE`` of what
+    first transfers carry in the same time.
     """
 
     def of(variant: str, transfer: str) -> list[Measured]:

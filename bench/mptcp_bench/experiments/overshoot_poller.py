@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A quota tool like those on routers: it reads a counter periodically, and caps excess use."""
+"""A quota tool like those on routers: it reads a counter periodically, and caps a client that transferred too much."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from mptcp_lab.agent.pacing import Paced
 
 ALLOWED = 1_000_000
-"""Bytes allowed between two readings: the first reading after a transfer began detects it."""
+"""Bytes allowed between two readings: so few that the first reading during a transfer sets the cap."""
 
 
 class Poller:
-    """Reads a counter from :meth:`start` to :meth:`stop`, and calls for a cap once."""
+    """Reads a counter periodically from :meth:`start` to :meth:`stop`, and calls *cap* once if it grew too much."""
 
     def __init__(self, read: Callable[[], int], cap: Callable[[], object], phase: float, period: float) -> None:
-        """The first reading is *phase* seconds after the start, the others every *period* seconds."""
+        """Read first *phase* seconds after the start, then every *period* seconds."""
         self.capped_at: float | None = None
         """When the cap was set, as time.monotonic()."""
         self._read, self._cap = read, cap
@@ -24,12 +24,12 @@ class Poller:
         self._paced = Paced(self._look, period)
 
     def start(self, moment: float) -> None:
-        """Begin at *moment*, as time.monotonic(), when a transfer began whose bytes are in no reading yet."""
+        """Start at *moment*, as time.monotonic(), when a transfer began. No reading includes its bytes yet."""
         self._before = self._read()
         self._paced.start(moment + self._phase)
 
     def stop(self) -> None:
-        """End, and raise the error of reading or capping."""
+        """Stop, and raise the error that reading or capping raised."""
         self._paced.stop()
         if self._paced.error is not None:
             raise self._paced.error

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A processor for the proxy only: everything else, including the receipt of what it sends, runs on the others.
+"""A processor only for the proxy: everything else runs on the others, including the receipt of what the proxy sends.
 
-Between namespaces of one machine the kernel receives a packet in its sender's context, so a proxy is charged for the
-receiving side of its clients and of its origin, which on a network are other machines. Receive packet steering (Linux:
-Documentation/networking/scaling.rst, RPS) moves that to another processor. Packets for the proxy are received on the
-proxy's own, as from a network card whose interrupts go there.
+Between namespaces of one machine, the kernel receives a packet in its sender's context. It would charge the proxy for
+the receiving work of its clients and its origin, which on a network are other machines. Receive packet steering (Linux:
+Documentation/networking/scaling.rst, RPS) moves this work to another processor. Packets for the proxy are received on
+the proxy's own processor, as from a network card whose interrupts go there.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import Testbed, TestbedError
 
 PROXY = "proxy"
-"""The node whose packets its own processor receives."""
+"""The node whose packets are received on the proxy's own processor."""
 _WORD = 32
 """Bits per word of a processor mask in sysfs."""
 _PASSES = 100
-"""Most passes over the threads of a program."""
+"""Most times that all threads of a program are checked and pinned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Assignment of the processors."""
+    """Which processors the proxy has, and which all others have."""
 
     proxy: frozenset[int]
     others: frozenset[int]
 
     @classmethod
     def of(cls, processors: Collection[int]) -> Self:
-        """Return shares with the first of *processors* as the proxy's. Raises TestbedError if there is only one."""
+        """Return shares in which the proxy has the first of *processors*. Raises TestbedError if there is only one."""
         first, *rest = sorted(processors)
         if not rest:
             raise TestbedError("processors=apart: this machine has one processor, and the proxy is to have its own")
@@ -44,7 +44,7 @@ class Shares:
 
 
 def here() -> Shares:
-    """Return the shares of the processors available to this program."""
+    """Return the shares of the processors that this program may use."""
     return Shares.of(os.sched_getaffinity(0))
 
 
@@ -56,30 +56,30 @@ def mask(processors: Collection[int]) -> str:
 
 
 def steer(testbed: Testbed, shares: Shares) -> None:
-    """Receive packets on the processors of the node at which they arrive."""
+    """Make the kernel receive packets on the processors of the node at which they arrive."""
     for node in testbed.topology.nodes:
         chosen = mask(shares.proxy if node.name == PROXY else shares.others)
-        # Devices and settings vanish with the namespace.
+        # Nothing needs to be undone: devices and settings vanish with the namespace.
         script = 'for queue in /sys/class/net/*/queues/rx-*; do echo "$0" >"$queue/rps_cpus"; done'
         testbed[node.name].run(["sh", "-ec", script, chosen])
 
 
 def pin(pid: int, processors: Collection[int]) -> None:
-    """Restrict all threads of process *pid* and its descendants to *processors*.
+    """Restrict all threads of process *pid* and of its descendants to *processors*.
 
-    Threads started later inherit the restriction, but a thread started by one not yet restricted does not: hence
-    several passes. :func:`strays` detects a program that keeps choosing other processors.
+    A thread inherits the restriction from the thread that starts it. One that is not restricted yet may start another
+    meanwhile, so this is repeated. :func:`strays` detects a program that keeps choosing other processors.
     """
     for _ in range(_PASSES):
         if not (found := strays(pid, processors)):
             return
         for thread in found:
-            with suppress(ProcessLookupError):  #  # it ended meanwhile
+            with suppress(ProcessLookupError):  #  # the thread ended meanwhile
                 os.sched_setaffinity(thread, processors)
 
 
 def strays(pid: int, processors: Collection[int]) -> list[int]:
-    """Return the threads of *pid* and its descendants that may run elsewhere: a program can choose that itself."""
+    """Return the threads of *pid* and its descendants that may run elsewhere: a program can choose its processors."""
     found = []
     for thread in _threads(pid):
         with suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bytes received by a node for each of its addresses, over time, for several subflows on one device.
+"""Bytes that a node receives for each of its addresses over time. This distinguishes subflows on the same device.
 
-nftables counts them, with each packet's Ethernet header, like a link. Packet merging is off in the testbed, so that
-each counted packet is one on the wire.
+nftables counts the bytes; each packet's Ethernet header is added, as a link counts it. Packet merging is off in the
+testbed, so that each counted packet is one on the wire.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ INTERVAL = 0.25
 """Seconds between two readings."""
 TABLE = "bench_counters"
 PREFIX = "from_"
-"""Of the counters' names: some short ones are keywords of nft(8)."""
+"""Prefix of the counters' names, because some short names are keywords of nft(8)."""
 
 
 class PacketCounters(Recorder):
-    """Counts the bytes that arrive at *node* for each of *addresses*, by name, from entry to exit."""
+    """Record the bytes that arrive at *node* for each of *addresses*, by name, while the context is entered."""
 
     def __init__(self, node: LiveNode, addresses: Mapping[str, str]) -> None:
         super().__init__(node, tuple(addresses), interval=INTERVAL)
@@ -42,7 +42,7 @@ class PacketCounters(Recorder):
             self._node.run(["nft", "delete", "table", "inet", TABLE])
 
     def wait(self, until: float) -> None:
-        """Wait until *until* seconds after the start."""
+        """Sleep until *until* seconds after the start."""
         time.sleep(max(0.0, until - self.now))
 
     def _take(self) -> None:
@@ -51,7 +51,7 @@ class PacketCounters(Recorder):
 
 
 def table(addresses: Mapping[str, str]) -> str:
-    """Return the table in nft(8) syntax."""
+    """Return the table with a counter for each address, in nft(8) syntax."""
     counters = "".join(f"counter {PREFIX}{name} {{ }}\n" for name in addresses)
     rules = "".join(
         f"{'ip6' if ':' in address else 'ip'} daddr {address} counter name {PREFIX}{name}\n"
@@ -61,6 +61,6 @@ def table(addresses: Mapping[str, str]) -> str:
 
 
 def octets(text: str) -> dict[str, int]:
-    """Return the bytes of each counter with its packets' Ethernet headers, from ``nft -j list counters``."""
+    """Return each counter's bytes, including Ethernet headers, from the output of ``nft -j list counters``."""
     found = (each["counter"] for each in json.loads(text)["nftables"] if "counter" in each)
     return {each["name"].removeprefix(PREFIX): each["bytes"] + ETHERNET_HEADER * each["packets"] for each in found}

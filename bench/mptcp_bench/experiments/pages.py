@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A page of small files under a cap: what the capped path carries, and how long the page takes.
 
-Batches of downloads, several at once, use the real proxy, Apache and throttler, over Ethernet, which is capped, and
-Wi-Fi. Variants alternate: without a policy; with ours; with one static HTB class by client address on the proxy and no
-throttler; with a path that really has that rate; and, computed, both paths filled from the first byte. A client with
-only one path is measured in the same way. A throttler's first batch, of a client that it never saw, is judged apart.
+Batches of parallel downloads use the real proxy, Apache and throttler, over Ethernet, which is capped, and Wi-Fi. The
+variants alternate: no policy; our throttler; no throttler, but one static HTB class for the client's address on the
+proxy; a path that really has the capped rate; and, computed, the time if both paths were full from the first byte. A
+client with only one path is measured in the same way. The first batch of a client that the throttler has never seen is
+judged apart.
 
-*× cap* is what the capped path carried during the batch, × cap × time, and *worst* the same of its worst 2 s; *ahead*
-is the most by which it was ahead of cap × time. *s* are the seconds of the batch, then × those of the static class and
-of the computed ideal; *p50* and *p95* are those of single files. *other* is Mbit/s over the other path, *joins* the
-connections that had a second subflow, *plain* those that became plain TCP. *new* is a client's first batch.
+*× cap* is the mean rate of the capped path during the batch, as a multiple of the cap; *worst* is the same of its worst
+2 s; *ahead* is the most by which it was ahead of cap × time. *s* is the batch's duration in seconds, then as a multiple
+of the static class's and of the computed ideal's. *p50* and *p95* are percentiles of a file's duration. *other* is the
+other path's rate in Mbit/s, *joins* the number of connections with a second subflow, *plain* the number that became
+plain TCP. *new* marks a client's first batch.
 """
 
 from __future__ import annotations
@@ -85,20 +87,20 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def _lacking(cell: Cell) -> str | None:
-    """Return why *cell* cannot be measured here, or None."""
+    """Return why *cell* cannot be measured here, or None if it can."""
     needed = {"chromium": ("chromium", "mptcpize"), "tls": ("openssl",)}.get(cell.kind, ())
     return next((why for feature in needed if (why := missing(feature))), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The runs of each cell: *runs* batches with our throttler, one of each other variant."""
+    """The batches of each cell: *runs* with our throttler, one of each other variant."""
 
     variants: Sequence[str]
     runs: int
 
     def batches(self, cell: Cell) -> Iterator[tuple[str, bool]]:
-        """Yield each variant, and whether it needs a throttler that never saw the client."""
+        """Yield the variant of each batch, and whether it needs a throttler that has never seen the client."""
         skipped = ("ideal", "static", "link") if cell.lone else ("ideal",)
         for number in range(self.runs):
             for variant in self.variants:
@@ -108,7 +110,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Both testbeds of some cells."""
+    """The testbeds without and with a throttler, for cells with the same paths."""
 
     plain: Bed
     throttled: Bed
@@ -117,7 +119,7 @@ class Work:
     attempts: Attempts
 
     def measure(self, cell: Cell) -> Iterator[Measured]:
-        """Yield the batches of *cell*; a batch that stays void is left out."""
+        """Yield the measured batches of *cell*. A batch that failed each time is left out."""
         for variant, fresh in self.plan.batches(cell):
             bed = self.throttled if variant == "ours" else self.plain
             once = partial(self._batch, bed, cell, variant, fresh)
@@ -132,7 +134,7 @@ class Work:
             before = replace(cell, client="two", number=2 * cell.at_once)
             with bed.set_up(before, variant):
                 check_joins(before, bed.fetch(before))
-        # What the throttler knows of a client that lost a path is outdated.
+        # A client that lost a path counts as new, because what the throttler knows about it is outdated.
         unknown = variant == "ours" and (not bed.known or cell.client == "lost")
         with bed.set_up(cell, variant):
             batch = bed.fetch(cell)
@@ -152,6 +154,6 @@ class Work:
 
 
 def check_joins(cell: Cell, batch: Batch) -> None:
-    """Raise TestbedError if the client's paths were not the intended ones, without another reason."""
+    """Raise TestbedError if the client's paths were not the intended ones and no connection became plain TCP."""
     if cell.kind != "close" and not batch.plain and (batch.joins == 0) is not cell.lone:
         raise TestbedError(f"{batch.joins} second subflows of a client of the kind {cell.client}: the batch is void")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Testbeds for batches of downloads: one with a throttler, one without, and their changes for a batch.
+"""Testbeds for batches of downloads, one with a throttler and one without, and how they are changed for a batch.
 
-Both exist at the same time, so that variants alternate. Where the throttler runs, only the throttler is changed: one
-that has seen the client stays in that state until it is restarted.
+Both testbeds exist at the same time, so that variants can alternate. In the one with a throttler, only the throttler is
+changed. Once it has seen the client, it knows it until it is restarted.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from .pages_judging import Download
 from .two_paths import hop_shaper
 
 PAUSE = 1.0
-"""Seconds between the last connection of a batch and the next batch."""
+"""Seconds between the end of a batch's last connection and the next batch."""
 INTERVAL = 0.02
 PATIENCE = 120.0
 GONE = 60.0
-"""Seconds within which a batch's connections are gone."""
+"""Seconds within which all connections of a batch must have ended."""
 _UNTRIED = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
-"""Reset the client's blackhole detection, which notes that MPTCP handshakes were lost and plain TCP's were not (Linux
-6.12): if none succeeds that was in progress, the client opens only plain TCP for an hour. Older kernels lack both."""
+"""Reset the client's blackhole detection. It notes that handshakes of MPTCP were lost but not those of plain TCP
+(Linux 6.12); then the client opens only plain TCP for an hour. Older kernels do not have it."""
 TLS_PORT = 8443
 PORTS = {"connect": 443, "tls": TLS_PORT}
 """The origin's ports other than 80."""
@@ -63,14 +63,14 @@ acl tunnel_ports port {TLS_PORT}
 
 
 class IpRecorder(Recorder):
-    """Sample the bytes of received IP packets on *node*, without Ethernet headers."""
+    """Record the bytes of IP packets that *node* receives, without Ethernet headers."""
 
     def __init__(self, node: LiveNode, devices: Sequence[str]) -> None:
         super().__init__(node, devices, interval=INTERVAL)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         super().__exit__(kind, error, traceback)
-        # The last byte may have come after the last sample.
+        # Take one more sample, because the last byte may have come after the last one.
         self._take()
 
     def _take(self) -> None:
@@ -79,24 +79,24 @@ class IpRecorder(Recorder):
 
 
 def ip_octets(seen: InterfaceBytes) -> int:
-    """Return a device's received bytes of IP packets."""
+    """Return the bytes of IP packets that a device received."""
     return seen.received - ETHERNET_HEADER * seen.packets
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch, with the samples' clock."""
+    """The downloads of one batch, with recorded samples on the same clock."""
 
     samples: tuple[Sample, ...]
     downloads: tuple[Download, ...]
     joins: int
     plain: int
-    """Connections that became plain TCP, mostly after losing their handshake more than once."""
+    """Number of connections that became plain TCP, mostly because their handshake was lost more than once."""
 
 
 @dataclass(slots=True)
 class Bed:
-    """A testbed with all services; one batch at a time."""
+    """A testbed with all services. It runs one batch at a time."""
 
     testbed: Testbed
     origin: Origin
@@ -112,7 +112,7 @@ class Bed:
 
     @classmethod
     def built(cls, testbed: Testbed, sizes: Sequence[int], tls: bool = False) -> Bed:
-        """Start all but the throttler on *testbed*; files are named after their *sizes*."""
+        """Start all services but the throttler on *testbed*. Files are named after their *sizes*."""
         proxy = testbed["proxy"]
         files = {str(size): size for size in sizes}
         origin = start_origin(testbed["origin"], files, tls_port=TLS_PORT if tls else None)
@@ -124,7 +124,7 @@ class Bed:
         return self.testbed["client"]
 
     def start_throttler(self, cell: Cell) -> None:
-        """Start a throttler that never saw the client, with the policy of *cell*."""
+        """Start a throttler that has never seen the client, with the policy of *cell*."""
         if self.throttler is not None:
             self.throttler.process.stop()
         proxy = self.testbed["proxy"]
@@ -134,7 +134,7 @@ class Bed:
 
     @contextmanager
     def set_up(self, cell: Cell, variant: str) -> Iterator[None]:
-        """Set paths and classes for *variant* of *cell*."""
+        """Set the paths and classes that *variant* of *cell* needs, until the context ends."""
         with ExitStack() as stack:
             if cell.first == "other":
                 route = ["ip", "route", "add", "default", "via", "10.77.2.1", "dev", DEVICES[1], "metric", "50"]
@@ -186,7 +186,7 @@ class Bed:
         }
         file = self.client.write(f"order-{self._orders}.json", json.dumps(order))
         process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
-        # An endless one would go on beside the next batch.
+        # After an error or timeout, stop the client, so that it does not download during the next batch.
         with undone_on_error(process.kill):
             process.wait(PATIENCE * 5)
         if process.returncode != 0:
@@ -201,7 +201,7 @@ class Bed:
             return page.answers(PATIENCE, process)
 
     def wait_until_quiet(self) -> None:
-        """Wait until the last batch's connections are gone, and ``PAUSE`` longer."""
+        """Wait until all connections of the last batch have ended, and then ``PAUSE`` seconds."""
         wait_until(lambda: not self._connections(), "the last batch's connections are gone", timeout=GONE)
         time.sleep(PAUSE)
 
@@ -213,12 +213,12 @@ class Bed:
 
 
 def plain(added: Mapping[str, int]) -> int:
-    """Return how many client connections became plain TCP, by what was *added* to its counters."""
+    """Return how many of the client's connections became plain TCP, from the growth of its counters (*added*)."""
     return fallbacks(added) + sum(added.get(name, 0) for name in _UNTRIED)
 
 
 def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, ...]:
-    """Return the times of downloads since *started*. Raises TestbedError if one is incomplete, by its name's size."""
+    """Return the downloads' times since *started*. Raises TestbedError if one has fewer bytes than its name says."""
     broken = [a for a in answers if not a or a["error"] is not None or str(a["octets"]) != a["name"].partition("-")[0]]
     if broken:
         first = broken[0].get("error", "never begun") or f"{broken[0]['octets']} bytes of {broken[0]['name']}"
@@ -227,9 +227,9 @@ def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, 
 
 
 def static_class(cell: Cell) -> tuple[list[str], list[str]]:
-    """Return the commands that make and remove the class that an administrator would, by client address.
+    """Return the commands that make and remove a class by client address, as an administrator would.
 
-    Its numbers, including the queue length, are the throttler's own for as many subflows.
+    Its parameters, including the queue length, are the ones that the throttler computes for as many subflows.
     """
     rate = round(cell.cap * 1_000_000)
     room = 1 << (cell.at_once - 1).bit_length()

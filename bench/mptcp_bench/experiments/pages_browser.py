@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A page in headless Chromium, which speaks MPTCP under mptcpize(8), and the times of its downloads.
+"""A page in headless Chromium, which uses MPTCP by mptcpize(8), and the times of its downloads.
 
-The page's script fetches all files at once, which Chromium does over six persistent connections. Then it requests
-``/done?…`` from the origin, whose log thereby has the times: no access to the browser is needed.
+The page's script fetches all files at once; Chromium uses six persistent connections for that. Then the script requests
+``/done?…`` with the times from the origin. They are read from the origin's log, without access to the browser.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _numbers = count(1)
 
 
 class Page:
-    """A page of existing files on *origin*."""
+    """A page whose script loads files that exist on *origin*."""
 
     def __init__(self, origin: Origin, names: Sequence[str]) -> None:
         self._names = names
         self._origin = origin
-        # Files are named after their size; the page's own bytes are not counted.
+        # Files are named after their size. This one's name says 0, so that the page's own bytes are not checked.
         self.name = f"0-{next(_numbers)}.html"
         text = _PAGE % (" ".join(names), self.name)
         origin.host.write(str(Path(origin.directory.name) / "htdocs" / self.name), text)
@@ -53,7 +53,7 @@ class Page:
         return self._origin.url(self.name)
 
     def answers(self, within: float, process: Process) -> list[dict[str, Any]]:
-        """Return the page's times in ``agent.fetch``'s form. Raises TestbedError if there are none *within* seconds."""
+        """Return the page's times in ``agent.fetch``'s form. Raises TestbedError if none come *within* seconds."""
         found: list[tuple[str, str]] = []
 
         def said() -> bool:
@@ -67,7 +67,7 @@ class Page:
 
 
 def answers(page: str, names: Sequence[str], begun: float, said: str) -> list[dict[str, Any]]:
-    """Parse what a page *said* that *begun* then; the first answer is the page itself."""
+    """Parse the times that a page *said*, which began at *begun*. The first answer is for the page itself."""
     found = []
     for name, one in zip(names, said.split(","), strict=True):
         began, end, octets = map(int, one.split("+"))
@@ -81,7 +81,7 @@ def _answer(name: str, began: float, end: float, octets: int) -> dict[str, Any]:
 
 @contextmanager
 def chromium(client: LiveNode, proxy: str, url: str, number: int) -> Iterator[Process]:
-    """Load *url* through *proxy* in a Chromium with a new profile."""
+    """Load *url* through *proxy* in a Chromium with a new profile, and yield its process."""
     profile = client.directory / f"chromium-{number}"
     argv = ["chromium", *FLAGS, f"--user-data-dir={profile}", f"--proxy-server={proxy}", url]
     process = client.popen(mptcp_command(argv), name="chromium", env={"HOME": str(client.directory)})

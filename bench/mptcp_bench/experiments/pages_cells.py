@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment ``pages`` can vary, and the matching policies. Pure."""
+"""The settings that the experiment ``pages`` can vary, and the matching policies. Pure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ CLIENTS = ("two", "lone", "lost")
 POLICIES = ("cap", "min1", "budget")
 UNITS = {"k": 1_000, "M": 1_000_000}
 MOST_OCTETS = 1_000_000_000
-"""Most bytes of a file: the origin's directory has to hold it."""
+"""Most bytes of a file, because the origin's directory must have room for it."""
 NUMBERS = {"20k": 200, "100k": 150, "500k": 50, "2M": 16, "mixed": 63}
-"""Files per batch, by file size: some seconds each."""
+"""Files per batch, by file size. Each batch takes some seconds."""
 KEPT, BROWSER = 8, 6
-"""Persistent connections, and Chromium's connections to one server."""
+"""Number of persistent connections of ``keepalive``, and of Chromium's connections to one server."""
 MIXED = "mixed"
 
 
 def _page(files: int = 63, octets: int = 7_400_000) -> tuple[int, ...]:
-    """Return shuffled sizes like those of a web page: half of them below 47 kB, one of more than a megabyte."""
+    """Return shuffled sizes like a web page's: half of them below 47 kB, one above a megabyte."""
     weights = [exp(1.4 * NormalDist().inv_cdf((i + 0.5) / files)) for i in range(files)]
     scale = octets / sum(weights)
     return tuple(round(weights[i * 25 % files] * scale) for i in range(files))
@@ -56,7 +56,7 @@ CHOICES = {
     "rates": "50/20", "rtt": "20/20", "client": "two", "policy": "cap", "first": "capped", "cap": "5", "share": "path",
     "kind": "get", "size": "100k", "at_once": "",
 }  # fmt: skip
-"""The options that choose cells, with their defaults; every combination of listed values is a cell."""
+"""The options that choose cells, with their defaults. Each combination of the listed values is a cell."""
 SELECTION: tuple[dict[str, str], ...] = (
     {"size": "20k,100k,500k,2M"},
     {"cap": "1", "number": "40"},
@@ -73,7 +73,7 @@ SELECTION: tuple[dict[str, str], ...] = (
     {"rtt": "20/80"},
     {"rates": "50/100", "cap": "30", "number": "300"},
 )
-"""Default selection: some ten minutes."""
+"""The cells that are measured by default, in some ten minutes."""
 QUICK: tuple[dict[str, str], ...] = (
     {"size": "100k"},
     {"kind": "keepalive", "size": "mixed"},
@@ -83,7 +83,7 @@ QUICK: tuple[dict[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the options. Rates in Mbit/s, RTTs in ms, of the capped and the other path."""
+    """One combination of the options. Rates (Mbit/s) and RTTs (ms) are of the capped and the other path."""
 
     size: str
     number: int
@@ -99,7 +99,7 @@ class Cell:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each file."""
+        """The size of each file in bytes."""
         if self.size == MIXED:
             return list(islice(cycle(PAGE), self.number))
         return [octets_of(self.size)] * self.number
@@ -111,7 +111,7 @@ class Cell:
 
     @property
     def paths(self) -> tuple[tuple[int, int], tuple[float, float]]:
-        """What cells must share to be measured in one testbed."""
+        """The rates and RTTs. Cells with the same ones are measured in one testbed."""
         return self.rates, self.rtts
 
     def policy_text(self) -> str:
@@ -137,7 +137,7 @@ class Cell:
 
 
 def octets_of(size: str) -> int:
-    """Return the bytes of a size such as 100k. Raises ValueError for an invalid one."""
+    """Return the bytes of a size such as 100k. Raises ValueError for an invalid size."""
     number, unit = (size[:-1], UNITS[size[-1]]) if size[-1:] in UNITS else (size, 1)
     octets = float(number) * unit
     if not 1 <= octets <= MOST_OCTETS:
@@ -146,7 +146,7 @@ def octets_of(size: str) -> int:
 
 
 def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
-    """Return the cells that *options* choose, or a default selection. Raises OptionError for an invalid one."""
+    """Return the cells that *options* choose, or a default selection. Raises OptionError for an invalid option."""
     chosen = (
         [options] if set(options) & set(CHOICES) else [{**options, **each} for each in (QUICK if quick else SELECTION)]
     )
@@ -158,7 +158,7 @@ def cells(options: Mapping[str, str], quick: bool = False) -> list[Cell]:
         ]
     except ValueError:
         raise refused(OPTIONS) from None
-    # Keep the cells of one testbed together; sorting is stable otherwise.
+    # Sort the cells of one testbed together. The sort is stable, so their order otherwise stays.
     together = list(dict.fromkeys(cell.paths for cell in found))
     return sorted(found, key=lambda cell: together.index(cell.paths))
 
@@ -176,7 +176,7 @@ def _cell(options: Mapping[str, str], chosen: Mapping[str, str]) -> Cell:
     known |= {cell.share: SHARES, cell.kind: KINDS}
     if any(word not in there for word, there in known.items()) or many < 1 or min(cell.rates) < 1:
         raise ValueError
-    # The policy's own parser; and a cap that the path does not reach caps nothing.
+    # Let the policy's own parser check the cap. A cap above the path's rate has no effect.
     parse_rate(f"{cell.cap:g} Mbit/s")
     if cell.cap >= cell.rates[0]:
         raise ValueError

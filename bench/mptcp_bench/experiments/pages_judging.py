@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a batch of downloads took, from byte counters and download times, and the aims. Pure.
+"""How a batch of downloads kept to the cap, and how long it took, from byte counters and download times. Pure.
 
-Bytes count IP packets towards the client, times are seconds on the samples' clock. The cap is compared with everything
-from the batch's first SYN to its last byte, whenever a connection began.
+Bytes count IP packets towards the client; times are seconds on the samples' clock. The cap is compared with all bytes
+from the batch's first SYN to its last byte, even if a connection began later.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from .aims import Aim
 from .payload import payload_share
 
 WINDOW = 2.0
-"""Length in seconds of every window in which the capped path's rate must be near its cap."""
+"""Seconds of a window. In every window the capped path's rate must be near its cap."""
 MEAN, WORST, OVERSHOOT = 1.05, 1.25, 1.05
-"""Multiples of the cap: over the batch, over any window, and over the batch of a new client."""
+"""Most rate of the capped path, as a multiple of the cap: over the batch, over the worst window, and over the batch of
+a new client."""
 STATIC = 1.02
-"""Duration of the batch, as a multiple of that with a static class."""
+"""Most duration of the batch, as a multiple of its duration with a static class."""
 LONGER, NOT_LONGER = 0.25, 0.05
-"""How much longer downloads of a one-path client may take: at first, in seconds; later, as a share, which is noise."""
+"""How much longer downloads of a client with one path may take: the first ones in seconds, the later ones as a share,
+which allows for noise."""
 
 
 class Download(NamedTuple):
-    """One file; times on the clock of the samples."""
+    """Times of one download on the samples' clock."""
 
     began: float
     connected: float
@@ -38,28 +40,28 @@ class Download(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One batch."""
+    """The judged values of one batch."""
 
     seconds: float
-    """From the first SYN to the last byte."""
+    """Duration from the first SYN to the last byte."""
     mean: float
-    """Of the capped path over the batch, as a multiple of the cap."""
+    """Mean rate of the capped path over the batch, as a multiple of the cap."""
     worst: float
-    """Its greatest mean over ``WINDOW``; outside of the batch counts as silence."""
+    """Greatest mean rate over a ``WINDOW``, as a multiple of the cap. Time outside of the batch counts as silence."""
     ahead: float
     """Most bytes by which the capped path was ahead of its cap since the first SYN."""
     capped: float
     other: float
-    """Bytes over each path."""
+    """Bytes that each path carried."""
     download: float
-    """Seconds of one download: the mean, the median, the 95th percentile, the longest."""
+    """Seconds that a download took: the mean, and below the median, the 95th percentile and the maximum."""
     median: float
     p95: float
     longest: float
 
 
 class Lead(NamedTuple):
-    """Seconds per download of a client's first connections, and of the later ones."""
+    """Mean seconds of a client's first downloads, the longest of these, and the mean of its later ones."""
 
     first: float
     first_longest: float
@@ -67,7 +69,7 @@ class Lead(NamedTuple):
 
 
 def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, downloads: Sequence[Download]) -> Outcome:
-    """Judge one batch under a cap of *cap* bits/s. Raises ValueError if the samples do not span it."""
+    """Judge one batch under a cap of *cap* bits/s. Raises ValueError if the samples do not span the batch."""
     begin, end = min(d.began for d in downloads), max(d.ended for d in downloads)
     if not samples or samples[0].time > begin or samples[-1].time < end:
         raise ValueError("the samples do not span the batch")
@@ -91,7 +93,7 @@ def judge(samples: Sequence[Sample], capped: str, other: str, cap: int, download
 
 
 class Octets:
-    """A counter, linearly interpolated between its samples."""
+    """A device's byte counter, linearly interpolated between its samples."""
 
     def __init__(self, samples: Sequence[Sample], device: str) -> None:
         self._times = [s.time for s in samples]
@@ -106,22 +108,22 @@ class Octets:
 
 
 def lead(downloads: Sequence[Download], at_once: int) -> Lead:
-    """Split a batch into its first *at_once* downloads and the later ones."""
+    """Return the durations of a batch's first *at_once* downloads and of the later ones."""
     ordered = [d.ended - d.began for d in sorted(downloads)]
     first, later = ordered[:at_once], ordered[at_once:] or ordered
     return Lead(fmean(first), max(first), fmean(later))
 
 
 def ideal_seconds(octets: int, cap: int, other: int) -> float:
-    """Return the seconds for *octets* of payload over both paths, bits/s on the wire, filled from the first byte."""
+    """Return the seconds to send *octets* if both paths (bits/s on the wire) were full from the first byte."""
     return octets * 8 / payload_share(4, multipath=True) / (cap + other)
 
 
 def judge_cell(known: Sequence[Outcome], fresh: Sequence[Outcome], static: Sequence[Outcome]) -> dict[str, Aim]:
-    """Return the aims of a two-path client whose connections share one cap, by figure.
+    """Return the aims of a client with two paths whose connections share one cap, by figure.
 
-    *known* and *fresh* are batches under our cap, of a client that the throttler knows or does not know. There is one
-    *static* batch: time is a single figure with a bound, not a comparison of means.
+    *known* and *fresh* are batches under our cap, of a client that the throttler knows or does not know. The aim for
+    the time is a ratio with a bound, not a comparison of means, because *static* is only one batch.
     """
     aims = {}
     ours = known or fresh
@@ -138,7 +140,7 @@ def judge_cell(known: Sequence[Outcome], fresh: Sequence[Outcome], static: Seque
 
 
 def judge_lone(known: Sequence[Lead], fresh: Sequence[Lead], none: Sequence[Lead]) -> dict[str, Aim]:
-    """Return the aims of a one-path client, by figure; *fresh* and *none* (without a policy) have one batch each."""
+    """Return the aims of a client with one path, by figure. *fresh* and *none* (no policy) have one batch each."""
     aims: dict[str, Aim] = {}
     if none and fresh:
         mean = fmean(x.first for x in fresh) - fmean(x.first for x in none)

@@ -26,27 +26,27 @@ COLUMNS = (
 )  # fmt: skip
 LONE_COLUMNS = ("downloads of a client with one path", "variant", "n", "first ones s", "longest s", "later ones s")
 LABEL_WIDTH = 20
-"""Columns of text."""
+"""Width of the first column in characters."""
 STEP = 0.1
-"""Seconds between two points of the picture."""
+"""Seconds between two points of the picture's curves."""
 TITLES = {"none": "No policy", "ours": "Ours", "static": "A static class", "link": "A path of that rate"}
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One batch."""
+    """One batch of downloads."""
 
     cell: Cell
     variant: str
     fresh: bool
-    """Whether its throttler had not seen the client before."""
+    """Whether its throttler had never seen the client."""
     outcome: Outcome
     lead: Lead
     joins: int
     plain: int
     samples: tuple[Sample, ...]
     begin: float
-    """Of the batch, on the samples' clock."""
+    """When the batch began, on the samples' clock."""
 
 
 class Batches:
@@ -60,7 +60,7 @@ class Batches:
         return [m for m in self._measured if (m.cell, m.variant, m.fresh) == (cell, variant, fresh)]
 
     def variants(self, cell: Cell) -> list[tuple[str, bool]]:
-        """Return the measured variants, each with whether the client was new."""
+        """Return the measured variants, each with whether the client was new to the throttler."""
         return list(dict.fromkeys((m.variant, m.fresh) for m in self._measured if m.cell == cell))
 
     def aims(self, cell: Cell) -> dict[str, Aim]:
@@ -75,13 +75,13 @@ class Batches:
         return judge_cell(*([m.outcome for m in each] for each in (known, fresh, static)))
 
     def judged(self) -> list[tuple[str, Aim]]:
-        """Return all aims, each with its cell; the first one is missed without any batch."""
+        """Return all aims, each with its cell. The first one is missed if there is no batch."""
         any_at_all = ("all", Aim("batches measured", len(self._measured), least=1))
         return [any_at_all, *((str(cell), aim) for cell in self.cells for aim in self.aims(cell).values())]
 
 
 def tables(batches: Batches) -> list[Table]:
-    """Return the tables of clients with two paths, and of those with one."""
+    """Return a table for clients with two paths, and one for clients with one path."""
     found = []
     for lone, titles, rows in ((False, COLUMNS, _add_rows), (True, LONE_COLUMNS, _add_lone_rows)):
         cells = [cell for cell in batches.cells if cell.lone is lone]
@@ -144,7 +144,7 @@ def _mean_of(outcomes: Sequence[Outcome]) -> Callable[[Callable[[Outcome], float
 
 
 def drawn_cell(batches: Batches) -> Cell | None:
-    """Return the first cell with more than one variant to compare."""
+    """Return the first cell that has more than one variant to compare."""
     return next((c for c in batches.cells if not c.lone and len(_drawn(batches, c)) > 1), None)
 
 
@@ -153,7 +153,7 @@ def _drawn(batches: Batches, cell: Cell) -> list[Measured]:
 
 
 def draw(target: Path, batches: Batches, cell: Cell) -> None:
-    """Draw the last batch of each variant of *cell*, all from the first SYN on, on the same axes."""
+    """Draw the last batch of each variant of *cell* from its first SYN on, with common axes."""
     shown = _drawn(batches, cell)
     figure, panels = beside(len(shown))
     longest = max(m.outcome.seconds for m in shown)
@@ -171,7 +171,7 @@ def draw(target: Path, batches: Batches, cell: Cell) -> None:
 
 
 def resampled(samples: Sequence[Sample], begin: float, seconds: float) -> tuple[Sample, ...]:
-    """Return one sample every ``STEP`` of the batch, and the first after it; times since its begin."""
+    """Return a sample for every ``STEP`` of the batch, and a bit beyond, with times since the batch's begin."""
     counters = {device: Octets(samples, device) for device in DEVICES}
     steps = int(seconds / STEP) + 2
     times = [STEP * number for number in range(steps + 1)]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How soon a new subflow is throttled: from the MP_JOIN's third ACK on the wire to the first packet under its cap.
 
-It is measured from outside the daemon. In the proxy's namespace a probe captures the third ACK and every packet of the
-subflow that will be capped, with the kernel's time stamps and netfilter's marks: the first packet with our bits in its
-mark left after the entry had come into the kernel's set. The proxy's end sends all the time, so that the two are mostly
-a fraction of a millisecond apart, and the bytes that passed unthrottled in between are real. There are 200 connections,
-one after another; the second subflow joins in the first round trips, but for one connection in four in mid-transfer,
-with the link full. Anticipation is off: with it the entry of a connection that is expected to get a second subflow is
-there before the join.
+This is measured from outside the daemon. A probe in the proxy's namespace captures the third ACK, and every packet of
+the subflow that will be capped, with the kernel's time stamps and netfilter's marks. The first packet with our bits in
+its mark was sent when the entry was already in the kernel's set. The proxy's end sends continuously, so that the packet
+mostly follows the entry within a fraction of a millisecond, and the bytes that passed unthrottled until then are real.
+200 connections follow one another. The second subflow joins in the first round trips; of every fourth connection it
+joins in mid-transfer, when the link is full. Anticipation is off, because with it the entry of a connection that is
+expected to get a second subflow would exist before the join.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ rules:
 
 
 def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Measure with every backend this kernel offers."""
+    """Measure the reaction with each backend that this kernel offers."""
     need("root", "mptcp", "mptcp-pm", "htb")
     count = 40 if quick else CONNECTIONS
     data: dict[str, Any] = {"connections": count, "backends": {}}
@@ -53,7 +53,7 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
 
 
 def measure(backend: str, count: int) -> list[dict[str, float]]:
-    """Return delay and bytes for each connection."""
+    """Return the delay and the unthrottled bytes of each connection."""
     with Testbed(TWO_PATHS) as testbed:
         proxy = testbed["proxy"]
         policy = proxy.write("policy.yaml", POLICY)
@@ -62,14 +62,14 @@ def measure(backend: str, count: int) -> list[dict[str, float]]:
 
 
 def probed(testbed: Testbed, count: int, port: int = PROXY_PORT) -> list[dict[str, float]]:
-    """Return delay and bytes for each connection to *port*, which must be free; a throttler runs already."""
+    """Return delay and bytes of each connection to the free *port*. A throttler must be running."""
     proxy, client = testbed["proxy"], testbed["client"]
     output = testbed.directory / "samples.json"
     module = "mptcp_bench.experiments.reaction_probe"
     asked = [str(count), str(output), str(port), client.address("eth0")]
     probe = proxy.popen([sys.executable, "-I", "-m", module, *asked], name="probe")
     ends = [proxy.address("wan0"), str(port), str(count), client.address("wlan0")]
-    # Free the port, on which a separate process listens, for the next probe.
+    # After an error, kill the probe and its process that listens, to free the port for the next probe.
     with undone_on_error(probe.kill_tree):
         client.run([sys.executable, "-I", "-m", f"{module}_client", *ends], timeout=count + 60)
         if probe.wait(60) != 0:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How the probe of the experiment ``reaction`` evaluates captured packets. Pure.
 
-Times are the kernel's time stamps, as monotonic seconds. Connections come one after another, identified by the client's
-port of the first subflow, which is the one to be capped. Once that subflow's entry is in the kernel's set, its packets
-have our bits in their marks.
+Times are the kernel's time stamps, converted to monotonic seconds. Connections follow one another. Each is identified
+by the client's port of its first subflow, which is the subflow to be capped. When that subflow has an entry in the
+kernel's set, its packets have our bits in their marks.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck
 
 GIVE_UP_SECONDS = 3.0
-"""Seconds after a join whose entry has not come."""
+"""Seconds after a join after which its entry counts as missing."""
 
 
 class Sent(NamedTuple):
-    """A packet with data that left the proxy."""
+    """A data packet that left the proxy."""
 
     time: float
     port: int
-    """The client's."""
+    """The client's port."""
     length: int
     """Bytes of payload."""
     marked: bool
@@ -34,16 +34,16 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The third ACK of a second subflow."""
+    """The third ACK of a joining second subflow."""
 
     initial_port: int
     time: float
     age: float
-    """Seconds since the connection's first segment."""
+    """Age of the connection at the join: seconds since its first segment."""
 
 
 class Joins:
-    """Finds the joins of connections to *port*, and the first throttled packets after them."""
+    """Find the joins of connections to *port*, and for each the first throttled packet after it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -51,29 +51,29 @@ class Joins:
         self._opened = 0.0
         self._waiting: list[Join] = []
         self._sent: dict[int, list[Sent]] = {}
-        """By the client's port, since the connection began."""
+        """Packets of a connection since it began, by the client's port of its first subflow."""
 
     def segment(self, segment: Segment) -> None:
-        """Process a segment with a signalling MPTCP option."""
+        """Process a segment that has an MPTCP option for signalling."""
         if segment.destination_port != self._port:
             return
         kinds = {type(option) for option in segment.options}
-        # The SYN and, a round trip later, the third ACK carry the option: the first counts.
+        # Both the SYN and, a round trip later, the third ACK carry the option. Only the SYN begins a connection.
         if MpCapable in kinds and segment.source_port != self._initial_port:
             self._initial_port, self._opened = segment.source_port, segment.time
             self._sent[self._initial_port] = []
-        # Retransmitted until it is acknowledged (RFC 8684, 3.2); only the first counts.
+        # The client repeats the third ACK until it is acknowledged (RFC 8684, 3.2). Only the first one counts.
         if MpJoinAck in kinds and self._initial_port != self._joined_port:
             self._joined_port = self._initial_port
             self._waiting.append(Join(self._initial_port, segment.time, segment.time - self._opened))
 
     def packet(self, sent: Sent) -> None:
-        """Process a packet to a client. Packets of a decided connection, or one without a seen SYN, are ignored."""
+        """Process a data packet to a client; ignore it if its connection is decided, or its SYN was not seen."""
         if (of_connection := self._sent.get(sent.port)) is not None:
             of_connection.append(sent)
 
     def decided(self, now: float) -> Iterator[dict[str, float]]:
-        """Yield a sample for each join that was followed by a throttled packet, or is too old."""
+        """Yield a sample for each join after which a throttled packet came, or too much time has passed."""
         still = []
         for join in self._waiting:
             sent = self._sent[join.initial_port]
@@ -88,11 +88,12 @@ class Joins:
 
 
 def sample(join: Join, sent: Sequence[Sent]) -> dict[str, float]:
-    """Return what is known of a join from its connection's first subflow's packets, in order of time.
+    """Return the sample of a join, from the packets of its connection's first subflow in order of time.
 
-    ``delay_ms`` is the time until the first throttled packet: infinite if there was none, negative if one came before
-    the join, which therefore did not make the entry. ``gap_ms``: how long nothing was sent before that packet; the
-    entry came somewhere in this gap. ``bytes`` passed unthrottled in between; ``age_ms`` is that of the connection.
+    ``delay_ms`` is the time from the join to the first throttled packet. It is infinite if none came, and negative if
+    one came before the join, which then did not cause the entry. ``gap_ms`` is the time before that packet in which
+    nothing was sent; the entry came in this gap. ``bytes`` is the unthrottled payload between join and that packet,
+    ``age_ms`` the connection's age at the join.
     """
     before = list(takewhile(lambda packet: not packet.marked, sent))
     first = sent[len(before)].time if len(before) < len(sent) else math.inf

@@ -11,20 +11,20 @@ from .aims import Aim
 from .reaction_probe_client import LATE_EVERY
 
 LATE_MS = 200.0
-"""Age from which on a connection's transfer is well under way."""
+"""If a connection is older than this at the join, its transfer is well under way."""
 AIM_P99_MS = 5.0
 
 JoinSample = Mapping[str, float]
-"""Of one join, see ``reaction_joins.sample``."""
+"""The sample of one join, see ``reaction_joins.sample``."""
 
 
 def reactions(samples: Sequence[JoinSample]) -> list[float]:
-    """Return the delays of the joins that were followed by a cap, in milliseconds."""
+    """Return the delays in milliseconds of the joins after which a cap came into force."""
     return [sample["delay_ms"] for sample in samples if 0 <= sample["delay_ms"] < inf]
 
 
 def judge(found: Mapping[str, Sequence[JoinSample]], offered: Sequence[str], count: int) -> list[Aim]:
-    """Return the aims for the samples of each *offered* adapter; *count* connections were made with each."""
+    """Return the aims for the samples of each *offered* adapter. Each should have *count* connections."""
     return [aim for backend in offered for aim in _judge(backend, found.get(backend, ()), count)]
 
 
@@ -42,7 +42,7 @@ def _judge(backend: str, samples: Sequence[JoinSample], count: int) -> list[Aim]
         Aim(f"{name}, p99", percentile(delays, 99, default=inf), " ms", most=AIM_P99_MS),
         Aim(f"{name}, greatest", percentile(delays, 100, default=inf), " ms"),
     ]
-    # Without a cap both are infinite.
+    # Leave out joins without a cap, for which both values are infinite.
     if last := [sample["delay_ms"] - sample["gap_ms"] for sample in samples if sample["gap_ms"] < inf]:
         name = f"{backend}: third ACK to the last packet that got past it"
         shares = (("median", 50), ("p99", 99), ("greatest", 100))

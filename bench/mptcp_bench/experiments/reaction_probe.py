@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The probe of the experiment ``reaction``: ``python -m … COUNT FILE PORT CLIENT``, in the proxy's namespace.
 
-It accepts MPTCP connections to PORT and sends on each; it captures signalling segments, and what it sends to the
-address CLIENT with netfilter's marks; it writes one sample for each join. All times are the kernel's, so that it need
-not be quick, and takes no processor from the programs whose reaction is measured. The kernel filters out other ports,
-perhaps with thousands of tunnels.
+The probe accepts MPTCP connections to PORT and sends on each. It captures signalling segments, and the packets that it
+sends to the address CLIENT, with netfilter's marks. For each join it writes a sample to FILE. All times are the
+kernel's, so the probe need not be quick, and takes little processor time from the throttler that is measured. The
+kernel filters out packets of other ports, which may have thousands of tunnels.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from mptcp_throttler.shaping.model import Ownership
 from .reaction_joins import Joins, Sent
 
 _LAST_SECONDS = 30.0
-"""Seconds after the last join."""
+"""Seconds after the last decided join after which the probe ends."""
 _IDLE_SECONDS = 0.05
-"""Seconds between readings, for which the socket's buffer is large enough."""
+"""Seconds between two readings. The socket's buffer can hold the packets of this time."""
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK = 35, 33, 75
 _SO_MARK = 36
 _HEADERS = 14 + 20
 
 
 class Wire:
-    """The packets with data that leave wan0 from *port* to *client*; IPv4 over Ethernet. SO_RCVMARK: Linux 5.19."""
+    """The data packets that leave wan0 from *port* to *client*: IPv4 over Ethernet. Needs Linux 5.19 (SO_RCVMARK)."""
 
     def __init__(self, port: int, client: str) -> None:
         self._port = port
@@ -50,14 +50,14 @@ class Wire:
         self._socket.setblocking(False)
 
     def read(self) -> Iterator[Sent]:
-        """Yield the packets since last time."""
+        """Yield the packets that were captured since the last call."""
         while True:
             try:
                 frame, ancillary, _, address = self._socket.recvmsg(128, 128)
             except BlockingIOError:
                 return
             if address[2] != socket.PACKET_OUTGOING or len(frame) < _HEADERS + 20 or frame[12:14] != b"\x08\x00":
-                continue  # from before the filter
+                continue  # captured before the filter was attached
             source_port, client_port = struct.unpack_from("!HH", frame, _HEADERS)
             length = struct.unpack_from("!H", frame, 16)[0] - 20 - (frame[_HEADERS + 12] >> 4) * 4
             if source_port == self._port and length > 0:
@@ -70,7 +70,7 @@ class Wire:
 
 
 def serve(port: int) -> None:
-    """Accept and send until the client closes, each connection in its thread."""
+    """Accept connections and send on each, in its own thread, until the client closes it."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("0.0.0.0", port))
@@ -86,7 +86,7 @@ def serve(port: int) -> None:
 
 
 def watch(signals: Capture, wire: Wire, count: int, port: int) -> list[dict[str, float]]:
-    """Return one sample for each seen join, of *count* connections."""
+    """Return one sample for each join that was seen, until there are *count*."""
     samples: list[dict[str, float]] = []
     joins, deadline = Joins(port), time.monotonic() + _LAST_SECONDS
     while len(samples) < count and time.monotonic() < deadline:
@@ -104,7 +104,7 @@ def watch(signals: Capture, wire: Wire, count: int, port: int) -> list[dict[str,
 
 def main(count: int, output: Path, port: int, client: str) -> None:
     signals, wire = Capture("wan0", [port]), Wire(port, client)
-    # A separate process: with threads the watch would wait for the interpreter, 5 ms at a time.
+    # Serve in a separate process: a thread would make the watch wait for the interpreter, 5 ms at a time.
     multiprocessing.get_context("spawn").Process(target=serve, args=(port,), daemon=True).start()
     output.write_text(json.dumps(watch(signals, wire, count, port)))
 

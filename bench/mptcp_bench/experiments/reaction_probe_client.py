@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The client of the experiment ``reaction``: ``python -m … ADDRESS PORT COUNT JOINING``, in the client's namespace.
 
-It opens connections one after another, reads from each until shortly after it has a second subflow, and aborts it: what
-an orderly end leaves in the proxy's buffers would be sent beside the next connection. *JOINING* is the address of the
-second path. Three of four connections join it as soon as they can; for the fourth the endpoint (ip-mptcp(8)) is created
-only when the transfer is well under way.
+It opens connections one after another, reads from each until shortly after it has a second subflow, and then aborts it.
+After an orderly end, the data left in the proxy's buffers would be sent beside the next connection. *JOINING* is the
+address of the second path. Three of four connections join it as soon as they can. For the fourth, the endpoint
+(ip-mptcp(8)) is created only when the transfer is well under way.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import time
 
 _READ_SECONDS, _LATE_SECONDS, _PAUSE_SECONDS = 0.15, 0.25, 0.05
 _JOIN_SECONDS = 5.0
-"""Wait for a second subflow: a lost SYN is sent again after 1 and 3 seconds."""
+"""Seconds to wait for a second subflow. A lost SYN is sent again after 1 and 3 seconds."""
 LATE_EVERY = 4
 _ID = "99"
-"""Of the only endpoint, which replaces the topology's."""
+"""ID of the only endpoint, which replaces the topology's endpoints."""
 _FIRST_PORT, _PORTS, _PORTS_A_SECOND = 10_000, 20_000, 10
-"""Below the kernel's ephemeral ports."""
+"""The range of ports for connections, below the kernel's ephemeral ports, and the ports used per second."""
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
 _ABORT = struct.pack("ii", 1, 0)
-"""struct linger."""
+"""A struct linger that makes close(2) abort the connection."""
 
 
 def read(connection: socket.socket, seconds: float) -> None:
@@ -35,17 +35,17 @@ def read(connection: socket.socket, seconds: float) -> None:
 
 
 def read_until_joined(connection: socket.socket) -> None:
-    """Read until there is a second subflow, or for ``_JOIN_SECONDS``. linux/mptcp.h, struct mptcp_info."""
+    """Read until a second subflow exists, or for ``_JOIN_SECONDS`` (linux/mptcp.h, struct mptcp_info)."""
     until = time.monotonic() + _JOIN_SECONDS
     while connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)[0] == 0 and time.monotonic() < until:
         connection.recv(65536)
 
 
 def port_at(now: float) -> int:
-    """Return the port of a connection that begins at *now*, monotonic seconds; each takes longer than 0.1 s.
+    """Return the port of a connection that begins at *now*, in monotonic seconds. Each takes longer than 0.1 s.
 
-    Another run of this program gets other ports, too: the entry of an ended connection stays for ten seconds, and would
-    cap a new connection with the same port from its first segment until the throttler knows of it.
+    Thereby another run of this program also uses other ports. The entry of an ended connection stays for ten seconds.
+    It would cap a new connection with the same port from its first segment, until the throttler knows of it.
     """
     return _FIRST_PORT + int(now * _PORTS_A_SECOND) % _PORTS
 
@@ -55,7 +55,7 @@ def endpoint(*words: str) -> None:
 
 
 def endpoint_later(*words: str) -> subprocess.Popen[bytes]:
-    """Start the endpoint's later creation: starting a program in mid-transfer would keep the client from reading."""
+    """Start a shell that creates the endpoint later: starting it in mid-transfer would keep the client from reading."""
     return subprocess.Popen(["sh", "-c", f"sleep {_LATE_SECONDS}; exec ip mptcp endpoint {' '.join(words)}"])
 
 

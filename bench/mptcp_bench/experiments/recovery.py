@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""kill -9 and restart in mid-transfer; SIGTERM, and clean-up after a crash, in mid-transfer too.
+"""Kill -9 and restart in mid-transfer; SIGTERM, and clean-up after a crash, in mid-transfer too.
 
-It runs with each netfilter adapter that this kernel offers, on downloads through the proxy under conf/policy.yaml and
-two more rules: one steers other clients by order, so that sysctls are set, one caps uploads, so that there is an IFB
-device. The start must change each kind of thing whose return is judged: what was never changed is not put back either.
+This runs with each netfilter adapter that this kernel offers, during downloads through the proxy, with conf/policy.yaml
+and two more rules. One rule steers other clients by order, so that the throttler sets sysctls. The other caps uploads,
+so that it makes an IFB device. Only what the start has changed can be seen to be restored, so an aim asks that the
+start changes things of each kind.
 
-- killed: the keeper restores the sysctls at once as before the start; everything else stays, and the caps are in force
-  while no throttler runs. A new throttler adopts them: the same classes on the same subflows, the same entries and
-  classes in the kernel, at no moment more traffic than the cap, no gap in goodput;
-- ended by SIGTERM under a cap; and killed under a cap, then ``mptcp-throttler cleanup``: each time the kernel's dumps
-  are at once as before the first start (``system_state``), and so are processes, what they hold of BPF, and files.
-  After SIGTERM the keeper ends with the last connection: processes and files are compared after the download.
+- After kill -9, the keeper restores the sysctls at once. Everything else stays, and the caps are in force while no
+  throttler runs. A new throttler adopts them: the same classes for the same subflows, the same entries and classes in
+  the kernel. At no moment does more traffic pass than the cap allows, and goodput has no gap.
+- The throttler is ended by SIGTERM under a cap; later it is killed under a cap, and ``mptcp-throttler cleanup`` runs.
+  Each time the kernel's dumps are at once as before the first start (``system_state``), and so are processes, the BPF
+  objects that they hold, and files. After SIGTERM the keeper ends with the last connection, so processes and files are
+  compared after the download.
 """
 
 from __future__ import annotations
@@ -68,11 +70,11 @@ from .findings import Findings
 from .recovery_judging import BEFORE, RESTART, Observed, judge, made
 
 SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
-"""Seconds: to the steady state, without a throttler, and after the restart."""
+"""Seconds of the download until it is steady, seconds without a throttler, and seconds after the restart."""
 CONNECTIONS = 90.0
-"""Seconds until the proxy has dropped a vanished client's connections: it tries for a minute to deliver data."""
+"""Seconds until the proxy has dropped the connections of a client that vanished. It tries to deliver for a minute."""
 FILE_SIZE = 200_000_000
-"""More than the download gets; the client is stopped."""
+"""Bytes of the file, more than the client can download until it is stopped."""
 RULES = (
     {
         "name": "others-in-order",
@@ -81,15 +83,15 @@ RULES = (
     },
     {"name": "uploads", "paths": ["wifi"], "direction": "up", "throttle": {"rate": "10 Mbit/s"}},
 )
-"""Added to conf/policy.yaml. Neither matches the download, whose rates are those without them."""
+"""Rules that are added to conf/policy.yaml. Neither matches the download, so its rates do not change."""
 OF_PROGRAMS = (PROCESSES, BPF, FILES)
-"""In a whole state, but not in the kernel's."""
+"""The parts of a whole state that are not in the kernel's state."""
 
 
 def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Run it with every backend that this kernel offers; nothing is drawn at random."""
+    """Run the experiment with each backend that this kernel offers. *seed* has no effect."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "wget", "mptcpize")
-    # Uploads are shaped by nftables on ingress and an IFB device, whatever the downloads' backend.
+    # Whichever backend downloads use, uploads are shaped by nftables on ingress and an IFB device.
     need("nftables", "nft-ingress", "ifb", "bpf-pacing")
     offered = backends()
     found = []
@@ -110,7 +112,7 @@ def run(console: Console, seed: int, quick: bool) -> Findings:
 
 
 def examine(testbed: Testbed, backend: str) -> Observed:
-    """Start, kill, restart, stop, start, kill, clean up; look at the kernel after each step."""
+    """Start, kill, restart, stop, start, kill, clean up, and compare the kernel's state after each step."""
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file": FILE_SIZE})
     proxy = start_proxy(node)
@@ -123,7 +125,7 @@ def examine(testbed: Testbed, backend: str) -> Observed:
         capped = caps(throttler)
         under = whole_state(node, state)
         objects = without(under, *OF_PROGRAMS)
-        # The dumps take processor time from the download.
+        # Wait, because making the dumps takes processor time from the download.
         pause(client, lambda: recorder.now, recorder.now + BEFORE)
         killed, fail_open = recorder.now, math.inf
         throttler.process.kill()
@@ -142,7 +144,7 @@ def examine(testbed: Testbed, backend: str) -> Observed:
         pause(client, lambda: recorder.now, ready + AFTER)
         end, samples = recorder.now, recorder.samples
         capped_at_stop, exit_code = len(caps(throttler)), throttler.process.stop(grace=15)
-        # The keeper ends with the last connection.
+        # Leave out processes and files, because the keeper runs until the last connection ends.
         at_stop = differences(without(before, PROCESSES, FILES), without(whole_state(node, state), PROCESSES, FILES))
         still_running(client)
         client.stop()
@@ -162,18 +164,18 @@ def examine(testbed: Testbed, backend: str) -> Observed:
 
 
 def are_back(before: str, now: str) -> bool:
-    """Return whether the sysctls are as *before*; links that came or went do not count."""
+    """Return whether the sysctls are as *before*. Interfaces that came or went do not count."""
     return not now.startswith(FAILED) and not changed_sysctls(before, now)
 
 
 def policy() -> str:
-    """Return conf/policy.yaml followed by ``RULES``, as JSON, which is YAML."""
+    """Return conf/policy.yaml with the additional ``RULES``, as JSON, which is valid YAML."""
     shipped = YAML(typ="safe").load(POLICY.read_text())
     return json.dumps({**shipped, "rules": [*shipped["rules"], *RULES]})
 
 
 def download(testbed: Testbed, backend: str, origin: Origin, proxy: Proxy, clock: Callable[[], float]) -> Process:
-    """Start a download and return it in its steady state. Raises TestbedError if it does not use both paths."""
+    """Start a download and return it when it is steady. Raises TestbedError if it does not use both paths."""
     added, begin = Added(testbed["client"], testbed["proxy"]), clock()
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
     client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
@@ -190,21 +192,21 @@ def still_running(client: Process) -> None:
 
 
 def settled(before: State, node: LiveNode, state: Path) -> list[str]:
-    """Return what differs once the keeper has ended, or has had time to."""
+    """Return what still differs from *before* when nothing does, or after ``CONNECTIONS`` seconds."""
     with suppress(TestbedError):
         wait_until(lambda: not differences(before, whole_state(node, state)), "it is as before", timeout=CONNECTIONS)
     return differences(before, whole_state(node, state))
 
 
 def pause(client: Process, clock: Callable[[], float], until: float) -> None:
-    """Wait until *until* while the download goes on."""
+    """Wait until *until* on *clock*. Raises TestbedError if the download ends meanwhile."""
     while clock() < until:
         still_running(client)
         time.sleep(0.02)
 
 
 def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
-    """Return classid and rate of each capped subflow, by the client's end, from the status socket."""
+    """Return the class ID and rate of each capped subflow, by the client's address and port, from the status socket."""
     subflows = (
         each
         for connection in ask(throttler.socket, {"query": "status"})["connections"]
@@ -214,6 +216,6 @@ def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
 
 
 def cleanup(node: LiveNode, config: Path) -> None:
-    """Run ``mptcp-throttler cleanup`` with the dead daemon's mounts."""
+    """Run ``mptcp-throttler cleanup`` with the mounts of the killed daemon."""
     argv = [program("mptcp-throttler"), "cleanup", "--config", str(config)]
     node.run(with_mounts(argv, throttler_mounts(node)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aims of one run of the experiment ``recovery``: for its samples, and for the kernel's dumps. Pure."""
+"""The aims of one run of the experiment ``recovery``, for its samples and for the kernel's dumps. Pure."""
 
 from __future__ import annotations
 
@@ -24,39 +24,40 @@ from .aims import Aim
 from .devices import DEVICES
 
 BEFORE = 2.0
-"""Seconds before the kill over which the steady rates are taken."""
+"""Seconds before the kill over which the steady rates are measured."""
 GAP = 0.25
-"""Seconds below half of the steady rate that are no gap: two and a half samples."""
+"""Most seconds that goodput may be below half of the steady rate: two and a half samples."""
 WINDOW = 0.5
-"""Seconds over which the cap must hold at every moment from the kill to the end."""
+"""Length in seconds of every window, from the kill to the end, in which the cap must hold."""
 RESTART = 10.0
-"""Seconds until the restarted throttler has the caps again."""
+"""Most seconds until the restarted throttler has the same caps again."""
 KEEPER = 1.0
-"""Seconds after kill -9 until the sysctls are as before the start: the keeper needs milliseconds and a processor."""
+"""Most seconds from kill -9 until the sysctls are as before the start. The keeper needs milliseconds, and a
+processor."""
 LEAST, MOST = 0.95, 1.05
-"""Share of a cap, a link, or the earlier goodput."""
+"""Least and most rate, as a share of a cap, a link, or the earlier goodput."""
 USED = 0.9
-"""Least share of a cap: the sender's use of it varies by some percent; 0.94 was seen before anything was killed."""
+"""Least rate, as a share of a cap. Senders use a cap to varying degrees; 0.94 was seen before anything was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One run with one adapter. Times are seconds on the samples' clock; dumps are texts of the differences."""
+    """One run with one adapter. Times are seconds on the samples' clock; differences of dumps are lines of text."""
 
     backend: str
     samples: Sequence[Sample]
-    """Of a download from before the kill to ``end``."""
+    """Samples of a download, from before the kill to ``end``."""
     killed: float
     restarted: float
     same: float
     """When the restarted throttler had the same caps on the same subflows; infinite if never."""
     ready: float
-    """When the caps must hold again."""
+    """When the judged time after the restart begins, in which the caps must hold."""
     end: float
     capped: int
-    """Subflows with a class, before the kill."""
+    """Number of subflows with a class before the kill."""
     made: Mapping[str, int]
-    """Number of new or changed things of each kind under the throttler; see :func:`made`."""
+    """Number of things of each kind that the throttler made or changed; see :func:`made`."""
     fail_open: float
     """Seconds from the kill until the sysctls were as before the start; infinite if never."""
     by_kill: Sequence[str]
@@ -69,7 +70,7 @@ class Observed:
     at_cleanup: Sequence[str]
 
     def dumps(self) -> list[tuple[str, Sequence[str]]]:
-        """Return the differences, with words for the moment of the dump."""
+        """Return the differences of each dump, with a text that says when it was made."""
         return [
             ("dumps that changed by kill -9, less sysctls", self.by_kill),
             ("dumps that changed by the restart", self.by_restart),
@@ -79,7 +80,7 @@ class Observed:
         ]
 
     def rates(self) -> dict[str, dict[str, float]]:
-        """Return the mean bits/s of each device before the kill, without a throttler, and after the restart."""
+        """Return each device's mean rate in bits/s before the kill, without a throttler, and after the restart."""
         phases = {
             "before": (self.killed - BEFORE, self.killed),
             "dead": (self.killed, self.restarted),
@@ -89,7 +90,7 @@ class Observed:
 
 
 def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
-    """Return how many things of each kind changed from the whole state *before* to that *under* the throttler."""
+    """Return, by kind, how many things differ between the state *before* and the state *under* a throttler."""
 
     def lines(begin: str, *names: str) -> int:
         new = (Counter(under[name].splitlines()) - Counter(before[name].splitlines()) for name in names)
@@ -110,7 +111,7 @@ def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
 
 
 def judge(seen: Observed, cap: int, wifi: int) -> list[Aim]:
-    """Return the aims; *cap*: Ethernet's, *wifi*: Wi-Fi's rate, bits/s. Raises ValueError for too few samples."""
+    """Return the aims for *cap* (Ethernet's) and *wifi* (Wi-Fi's rate), bits/s. Raises ValueError for few samples."""
     rates = seen.rates()
     total = sum(rates["before"].values())
     aims = [
@@ -122,7 +123,8 @@ def judge(seen: Observed, cap: int, wifi: int) -> list[Aim]:
         Aim("Wi-Fi / its link, before", rates["before"]["wlan0"] / wifi, least=LEAST, most=MOST),
     ]
     aims += [Aim(f"Ethernet / its cap, {name}", r["eth0"] / cap, least=USED, most=MOST) for name, r in rates.items()]
-    # The moments between the end of one throttler and the start of the next are too short for a mean of their own.
+    # Also judge the greatest rate, since the time between the end of a throttler and the next start is too short for a
+    # mean.
     most = greatest_rate(seen.samples, "eth0", WINDOW, seen.killed, seen.end)
     after = sum(rates["after"].values()) / total if total else float("nan")
     gap = longest_gap(seen.samples, DEVICES, total / 2, seen.killed, seen.end)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a proxy costs to carry a byte and a request: ours beside every peer, in one run, alternating.
+"""What it costs a proxy to carry a byte and a request: ours beside every peer, alternating in one run.
 
-The tasks are downloads of large files by GET and through tunnels (CONNECT), small requests over persistent connections
-as fast as the proxy answers and at half that rate, and idle and busy connections that are held; by TCP clients, and by
-Multipath TCP with one subflow and with two. Each proxy runs alone and freshly started while it is measured; the order
-is drawn for each round. The main figure is the processor time of all processes of the proxy, seconds for 10^9 bytes or
-µs for a request, as the median of the rounds and its 95 % bootstrap interval; */ direct* are rates, × the rate without
-a proxy. A proxy that shares its processors also pays for the kernels of router and client; with ``processors=apart`` it
-has its own.
+The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
+connections, as fast as the proxy answers and at half that rate; and holding idle and busy connections. The clients use
+TCP, or Multipath TCP with one subflow or two. Each proxy is freshly started, and no other runs while it is measured.
+The order is drawn for each round. The main figure is the processor time of all processes of the proxy: seconds for 10^9
+bytes or µs for a request, as the median of the rounds with its 95 % bootstrap interval. The columns */ direct* have
+rates, as a multiple of the rate without a proxy. If a proxy shares its processors, it also pays for the kernels of
+router and client; with ``processors=apart`` it has its own processor.
 
-The clients are ``native/relay_load.c``. Of Debian's load generators wrk has neither tunnels nor a rate, ab speaks
-HTTP/1.0, and h2load and hey keep no tunnel for further requests; none measures an answer's time from when it was due.
+The clients are ``native/relay_load.c``. Among Debian's load generators, wrk has neither tunnels nor a fixed rate, ab
+uses HTTP/1.0, and h2load and hey keep no tunnel for further requests. None measures latency from when a request was
+due.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ __all__ = ["OPTIONS", "run"]
 
 MULTIPATH = {"own": "its listener", "wrapped": "all its sockets, by mptcpize", "": "none"}
 DESCRIPTORS = 20_000
-"""That each proxy may have: a tunnel takes two, in the splice relay six."""
+"""Open files that each proxy may have. A tunnel takes two, in the splice relay six."""
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure what *options* choose of what is installed here."""
+    """Measure what *options* choose, without proxies that are not installed."""
     need("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
     plan, left_out = fitting(plan_of(options, quick), "processors" in options, os.sched_getaffinity(0))
     left_out += [f"{name}: {why}" for name in plan.proxies if name != DIRECT and (why := PEERS[name].lacking())]
@@ -85,7 +86,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
-    """Return the tasks of *cell*, without those that it cannot do."""
+    """Return the tasks of *cell* that its proxy can do."""
     tasks = [
         task for task in plan.tasks_of(setting) if cell.proxy == DIRECT or applies(task, PEERS[cell.proxy].tunnels)
     ]
@@ -93,7 +94,7 @@ def tasks_of(plan: Plan, setting: Setting, cell: Cell) -> list[str]:
 
 
 def fitting(plan: Plan, asked: bool, processors: Collection[int]) -> tuple[Plan, list[str]]:
-    """Return *plan* without what these *processors* cannot run, and why. Raises TestbedError if it was *asked* for."""
+    """Return *plan* without settings for which *processors* are too few, and why; raise TestbedError if *asked* for."""
     if any(setting.apart for setting in plan.settings):
         try:
             Shares.of(processors)
@@ -150,7 +151,7 @@ def _shown(m: Measured) -> str:
 
 
 def _allow_descriptors() -> None:
-    """Raise the descriptor limit of child processes to what a proxy needs, as far as this host allows."""
+    """Raise the limit of open files of child processes to ``DESCRIPTORS``, as far as this host allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The testbed of the experiment ``relay``: one freshly started proxy at a time, and clients that use it.
 
-Client, core, proxy and origin are namespaces of one machine. A veth pair delivers in the sender's context, so every
-proxy is charged for its packets' way to the client, unless it has a processor to itself (``own_processor``). Memory is
-that of a proxy that has served nothing before.
+Client, core, proxy and origin are namespaces of one machine. A veth pair delivers a packet in its sender's context, so
+each proxy is also charged for its packets' way to the client, unless it has its own processor (``own_processor``).
+Memory is measured of a proxy that has not served anything before.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from .two_paths import one_subflow
 SMALL, LARGE = "small", "large"
 FILES = {SMALL: 1_000, LARGE: 200_000_000}
 MULTIPATH_PORT = 8080
-"""Of an origin that accepts MPTCP, if there is one."""
+"""Port of the origin that accepts MPTCP, if the testbed has one."""
 WARM = 0.4
-"""Seconds from when all connections stand until a measurement begins: windows are open."""
+"""Seconds from when all connections are established to the begin of a measurement. The windows open meanwhile."""
 ENDING = 60.0
-"""Seconds for a killed proxy to vanish on a busy machine."""
+"""Seconds that a killed proxy may take to end on a busy machine."""
 PATIENCE = 60.0
-"""Seconds to open connections."""
+"""Seconds that opening all connections may take."""
 JOINING = 60.0
-"""Seconds for their second subflows."""
+"""Seconds that the second subflows of all connections may take to join."""
 PERCENTS = (50, 90, 99)
 SAMPLES = 5
-"""Memory samples per measurement."""
+"""Number of memory samples per measurement."""
 
 
 class Accepted:
-    """How many MPTCP connections and joins the kernel of *node* accepts from now on."""
+    """The MPTCP connections and joins that the kernel of *node* accepts from now on."""
 
     def __init__(self, node: LiveNode) -> None:
         self._added = Added(node)
@@ -60,34 +60,34 @@ class Accepted:
         return counted.get("MPTcpExtMPCapableACKRX", 0), counted.get("MPTcpExtMPJoinAckRx", 0)
 
     def wait_for(self, joins: int) -> None:
-        """Wait for so many joins, for at most ``JOINING``."""
+        """Wait until the kernel has accepted *joins* joins, or for ``JOINING`` seconds."""
         deadline = time.monotonic() + JOINING
         while self.read()[1] < joins and time.monotonic() < deadline:
             time.sleep(0.05)
 
 
 def topology(setting: Setting) -> Topology:
-    """Return the topology of *setting*."""
+    """Return the topology that *setting* needs."""
     return paths(setting.rates, offloads=setting.offloads, name="relay")
 
 
 @dataclass(slots=True)
 class Bed:
-    """A built topology with its origin."""
+    """A testbed with its origin."""
 
     testbed: Testbed
     setting: Setting
     seconds: float
-    """Duration of a measured transfer."""
+    """Seconds for which a transfer is measured."""
     hold_count: int
     web: Origin
     numbers: Iterator[int] = field(default_factory=itertools.count)
     logs: Path | None = None
-    """The directory of the last started proxy, with its logs."""
+    """Directory of the proxy that was started last, with its logs."""
     halves: dict[tuple[Cell, int], float] = field(default_factory=dict)
-    """Half of the requests per second that a proxy answered, by round."""
+    """Half of the requests per second that a cell's proxy answered, by cell and round."""
     shares: Shares | None = None
-    """Assignment of the processors; None: all share them."""
+    """How processors are assigned; None if all programs share them."""
 
     @classmethod
     def built(
@@ -108,11 +108,11 @@ class Bed:
 
     @contextmanager
     def running(self, cell: Cell, more: str = "") -> Iterator[Program | None]:
-        """Run the proxy of *cell*, ours with *more* in its squid.conf; for DIRECT run nothing."""
+        """Run the proxy of *cell*, with *more* lines in squid.conf if it is ours. Run nothing for DIRECT."""
         if cell.proxy == DIRECT:
             yield None
             return
-        # The threads of the killed proxy end one after the other.
+        # Wait, because the threads of the proxy that was killed end one after the other.
         wait_until(self._port_free, f"the port of {cell.proxy} is free", timeout=ENDING)
         host = self.testbed["proxy"]
         directory = host.directory / f"{cell.proxy}-{next(self.numbers)}"
@@ -135,9 +135,9 @@ class Bed:
     def asking(
         self, cell: Cell, task: str, count: int, requests: int, file: str, rate: float = 0, *, close: bool = False
     ) -> Iterator[Load]:
-        """Let *count* clients of *cell*'s kind request *file*, as *task* says, *requests* times each.
+        """Start *count* clients of *cell*'s kind that request *file*, *requests* times each, in the way of *task*.
 
-        With *close* the server closes each connection after its answer, and the client opens a new one.
+        With *close*, the server closes each connection after its answer, and the client opens a new one.
         """
         client = self.testbed["client"]
         host = f"[{self.origin}]" if ":" in self.origin else self.origin
@@ -156,11 +156,11 @@ class Bed:
             yield load
 
     def subflows(self, cell: Cell) -> AbstractContextManager[None]:
-        """Let the clients join as many subflows as *cell* says."""
+        """Limit the clients to the number of subflows that *cell* has, until the context ends."""
         return one_subflow(self.testbed) if CLIENTS[cell.client] == 1 else nullcontext()
 
     def transfer(self, cell: Cell, task: str, number: int, process: Program | None) -> Measured:
-        """Measure bulk transfers or small requests through a running proxy."""
+        """Measure bulk transfers, or small requests, through a proxy that runs."""
         count, file = (STREAMS, LARGE) if task in BULK else (KEPT, SMALL)
         rate = 0.0
         if task == "latency":
@@ -199,7 +199,7 @@ class Bed:
                 self._settle()
                 user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel
                 failures = load.read().failures
-        # Each connection has two ends with the same structures in the kernel; one is the proxy's.
+        # The two ends of each connection have the same structures in this kernel. Only one of them is the proxy's.
         return Measured(
             self.setting, cell, task, number, failures=failures, user=user / count, kernel=kernel / 2 / count,
             failure=load.complaint(),
@@ -220,7 +220,7 @@ class Bed:
         return Measured(self.setting, cell, "busy", number, failures=failures, user=grown / each, kernel=kernel / each)
 
     def wait(self, load: Load, process: Program | None, enough: Callable[[Counters], bool], what: str) -> None:
-        """Wait until *load* has counted *enough*; TestbedError has all counts and the proxy's last log lines."""
+        """Wait until *enough* holds for the load's counters. TestbedError has all counters and the last log lines."""
         try:
             wait_until(lambda: enough(load.read()), what, timeout=PATIENCE)
         except TestbedError as error:
@@ -234,7 +234,7 @@ class Bed:
         return process.tail() + "".join(f"\n    {line}" for line in ends.splitlines())
 
     def _ready(self, cell: Cell, load: Load, count: int, accepted: Accepted, process: Program | None) -> None:
-        """Wait until *count* connections stand, with the subflows of *cell*. Raises TestbedError if they differ."""
+        """Wait until *count* connections are established with *cell*'s subflows. Raises TestbedError if they differ."""
         self.wait(load, process, lambda seen: seen.standing == count, f"{cell}: {count} connections stand")
         if cell.proxy != DIRECT:
             accepted.wait_for(count if CLIENTS[cell.client] == 2 else 0)
@@ -245,7 +245,7 @@ class Bed:
             raise TestbedError(f"{cell}: threads {strays} may run on other processors than the proxy's own")
 
     def _settle(self) -> None:
-        """Wait until earlier connections are gone from the kernel, and slabs are counted."""
+        """Wait until earlier connections have left the kernel, and the count of slabs is up to date."""
         time.sleep(1.0)
 
 
@@ -254,7 +254,7 @@ def _processor(process: Program | None) -> float:
 
 
 def measured(bed: Bed, cell: Cell, tasks: Sequence[str], number: int) -> list[Measured]:
-    """Measure *tasks* of *cell*: transfers through one proxy, each memory task with a new one."""
+    """Measure *tasks* of *cell*: all transfers through the same proxy, each memory task with a new one."""
     found = []
     transfers = [task for task in tasks if task not in HELD]
     if transfers:

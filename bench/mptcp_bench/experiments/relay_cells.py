@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment ``relay`` can vary: proxies, their clients, tasks, and settings. Pure."""
+"""The settings that the experiment ``relay`` can vary: proxies, their clients, tasks, environment. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .options import OptionError, choice, count, positive
 DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
 OWN = (OURS, KEEPING, REBUILT)
 OTHERS = ("squid", "haproxy", "nginx", "traffic-server", "apache")
-"""Other projects' proxies, with which ours is compared."""
+"""Proxies of other projects, with which ours is compared."""
 PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
-"""MPTCP subflows per connection."""
+"""Number of MPTCP subflows per connection, by kind of client."""
 BULK = ("get", "connect")
 HELD = ("idle-get", "idle-connect", "busy")
 TASKS = (*BULK, "requests", "latency", *HELD)
@@ -23,15 +23,15 @@ IN_OTHER = (*BULK, "requests")
 OFFLOADS, FAMILIES, WORKERS = ("off", "on"), ("4", "6"), ("one", "all")
 PROCESSORS, LINKS = ("shared", "apart"), ("fast", "slow")
 SLOW = (200_000_000, 100_000_000)
-"""Bits per second of both paths, if these and not the machine are the bottleneck."""
+"""Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
 
 RUNS, QUICK_RUNS = 5, 2
 SECONDS, QUICK_SECONDS = 2.0, 0.5
 HOLD, QUICK_HOLD = 700, 100
-"""Idle connections to hold, fewer than the shipped squid.conf allows one client address."""
+"""Number of idle connections to hold. The shipped squid.conf allows one client address more than that."""
 BUSY = 50
 STREAMS, KEPT = 4, 40
-"""Connections of bulk transfers, and of small requests."""
+"""Number of connections of bulk transfers, and of small requests."""
 
 OPTIONS = {
     "proxies": f"which of {', '.join(PROXIES)}, default all that are installed",
@@ -51,13 +51,13 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The environment of a whole run."""
+    """The environment in which a whole run is measured."""
 
     offloads: bool = False
     family: int = 4
     workers: str = "one"
     apart: bool = False
-    """Whether the proxy has a processor to itself (``own_processor``)."""
+    """Whether the proxy has its own processor (``own_processor``)."""
     slow: bool = False
     """Whether the clients' links are the bottleneck (``SLOW``)."""
 
@@ -69,7 +69,7 @@ class Setting:
 
     @property
     def rates(self) -> tuple[int | None, int | None]:
-        """Bits per second of the clients' paths; None: as fast as the machine."""
+        """Rates of the clients' paths in bits/s; None if only the machine limits them."""
         return SLOW if self.slow else (None, None)
 
 
@@ -82,7 +82,7 @@ SETTINGS = (
     Setting(apart=True),
     Setting(apart=True, slow=True),
 )
-"""Measured by default."""
+"""The settings that are measured by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +98,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The planned measurements."""
+    """The measurements that the options choose."""
 
     settings: tuple[Setting, ...]
     proxies: tuple[str, ...]
     clients: tuple[str, ...]
     tasks: tuple[str, ...] | None
-    """None: the setting's own tasks."""
+    """The chosen tasks; None for the default tasks of each setting."""
     runs: int
     seconds: float
     hold: int
@@ -116,13 +116,13 @@ class Plan:
 
 
 def plan_of(options: Mapping[str, str], quick: bool) -> Plan:
-    """Return what *options* choose. Raises OptionError for an invalid one."""
+    """Return the plan that *options* choose. Raises OptionError for an invalid option."""
     varied = {"offloads": OFFLOADS, "family": FAMILIES, "workers": WORKERS, "processors": PROCESSORS, "links": LINKS}
     settings: Sequence[Setting] = (BASE,) if quick else SETTINGS
     if set(options) & set(varied):
         chosen = (choice(options, name, known, known[:1]) for name, known in varied.items())
         settings = [Setting(o == "on", int(f), w, p == "apart", s == "slow") for o, f, w, p, s in product(*chosen)]
-        # A single processor needs no worker per processor.
+        # With its own processor, a proxy has one worker, so that a worker per processor is not possible.
         settings = [each for each in settings if each.workers == "one" or not each.apart]
         if not settings:
             raise OptionError("--set processors=apart: the proxy has one processor then; take workers=one")
@@ -130,12 +130,12 @@ def plan_of(options: Mapping[str, str], quick: bool) -> Plan:
     tasks = None
     if "tasks" in options:
         wanted = choice(options, "tasks", TASKS)
-        # The latency task runs at half the load of the requests task.
+        # The latency task needs the rate of the requests task, because it runs at half of it.
         wanted += ["requests"] if "latency" in wanted else []
         tasks = tuple(task for task in TASKS if task in wanted)
     return Plan(
         tuple(settings),
-        # The reference is always included.
+        # Always include the reference, which is no proxy.
         tuple(proxies) if DIRECT in proxies else (DIRECT, *proxies),
         tuple(choice(options, "clients", CLIENTS)),
         tasks,
@@ -146,7 +146,7 @@ def plan_of(options: Mapping[str, str], quick: bool) -> Plan:
 
 
 def cells(plan: Plan, multipath: Mapping[str, bool]) -> list[Cell]:
-    """Return the cells to measure; *multipath* says of each installed proxy whether MPTCP clients can use it."""
+    """Return the cells to measure. *multipath* says of each installed proxy whether MPTCP clients can use it."""
     return [
         Cell(proxy, client)
         for proxy, client in product(plan.proxies, plan.clients if "tcp" in plan.clients else ("tcp", *plan.clients))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a proxy needed to carry bytes and requests, and the aims of ours. Pure.
 
-Processor time counts all processes of a proxy; other programs disturb it less than rates. Rates are ratios to those
-without a proxy in the same round. Ours is compared round by round with the peer whose median over the rounds is the
-best; a round that either lacks does not count. An aim for such ratios is about a bound of their mean: one round proves
-nothing, and a few that lie far apart miss it.
+Processor time is of all processes of a proxy. Other programs affect it less than rates. A rate is divided by the rate
+without a proxy in the same round. Ours is compared, round by round, with the peer that has the best median over the
+rounds; a round in which one of them is missing does not count. The aim for such ratios is about a confidence bound of
+their mean, so one round proves nothing, and a few rounds that differ much miss the aim.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .aims import Aim
 from .relay_cells import BASE, BULK, CLIENTS, DIRECT, HELD, OTHERS, OURS, OWN, Cell, Setting
 
 WORST = 1.0
-"""Multiple of the best peer's processor time."""
+"""Most processor time of ours, as a multiple of the best peer's."""
 MULTIPATH = 1.15
-"""Multiple of a TCP client's cost that an MPTCP client may cost."""
+"""Most cost of an MPTCP client, as a multiple of a TCP client's."""
 RATES = {"get": 0.8, "connect": 0.95}
-"""Share of the rate without a proxy."""
+"""Least rate, as a share of the rate without a proxy."""
 IDLE = 100.0
-"""KB per idle connection, user and kernel."""
+"""Most KB per idle connection, user and kernel memory together."""
 NAMES = {
     "get": "GET, s/GB",
     "connect": "CONNECT, s/GB",
@@ -41,13 +41,13 @@ COSTS = ("get", "connect", "requests")
 
 
 def positive_or_nan(cost: float) -> float:
-    """Return *cost*, or NaN, which meets no aim, if it is not positive."""
+    """Return *cost* if it is positive, otherwise NaN, which meets no aim."""
     return cost if cost > 0 else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One task of one proxy in one round."""
+    """The measured values of one task of one proxy in one round."""
 
     setting: Setting
     cell: Cell
@@ -55,23 +55,23 @@ class Measured:
     round: int
     seconds: float = 0.0
     processor: float = 0.0
-    """The proxy's processor time in seconds."""
+    """Processor time of the proxy in seconds."""
     octets: int = 0
     answers: int = 0
     failures: int = 0
     late: tuple[float, ...] = ()
-    """The 50th, 90th and 99th percentile of the seconds to an answer."""
+    """The 50th, 90th and 99th percentile of the seconds until a request was answered."""
     offered: float = 0.0
-    """Requests due per second; 0: each followed the answer before it."""
+    """Requests that were due per second; 0 if each followed the previous answer."""
     user: float = 0.0
     kernel: float = 0.0
-    """Bytes per held connection."""
+    """User and kernel memory in bytes per held connection."""
     failure: str = ""
-    """The first failure's reason."""
+    """Reason of the first failure."""
 
     @property
     def cost(self) -> float:
-        """Seconds per GB, µs per request, or kB per connection; infinite for nothing, NaN for an unseen proxy."""
+        """Seconds per GB, µs per request, or kB per connection; infinite for nothing carried, NaN if not positive."""
         if self.task in HELD:
             return positive_or_nan((self.user + self.kernel) / 1e3)
         done, unit = (self.octets, 1e9) if self.task in BULK else (self.answers, 1e6)
@@ -82,19 +82,19 @@ class Measured:
 
     @property
     def rate(self) -> float:
-        """Body bytes per second, or answers per second."""
+        """Body bytes per second for bulk transfers, otherwise answers per second."""
         done = self.octets if self.task in BULK else self.answers
         return done / self.seconds if self.seconds else 0.0
 
 
 class Rounds:
-    """All measurements, by setting, cell and task."""
+    """All measurements of a run, by setting, cell and task."""
 
     def __init__(self, measured: Iterable[Measured]) -> None:
         self.all = tuple(measured)
 
     def of(self, setting: Setting, cell: Cell, task: str) -> dict[int, Measured]:
-        """Return the measurements by round."""
+        """Return the measurements of *cell* and *task*, by round."""
         return {m.round: m for m in self.all if (m.setting, m.cell, m.task) == (setting, cell, task)}
 
     def costs(self, setting: Setting, cell: Cell, task: str) -> dict[int, float]:
@@ -104,13 +104,13 @@ class Rounds:
         return {number: m.rate for number, m in self.of(setting, cell, task).items()}
 
     def of_direct(self, setting: Setting, cell: Cell, task: str) -> tuple[float, ...]:
-        """Return the rates as ratios to those without a proxy."""
-        # A tunnel is compared with a plain download as well.
+        """Return the rates of each round, divided by the rate without a proxy."""
+        # Compare a tunnel with a plain download, too: without a proxy there are no tunnels.
         plain = self.rates(setting, Cell(DIRECT, "tcp"), "get" if task in BULK else task)
         return ratios(self.rates(setting, cell, task), plain)
 
     def best(self, setting: Setting, client: str, task: str) -> str | None:
-        """Return the peer with the least median cost; None if no cost is known."""
+        """Return the other project's proxy with the least median cost; None if no cost is known."""
         found = {peer: self.costs(setting, Cell(peer, client), task).values() for peer in OTHERS}
         there = {peer: median(list(costs)) for peer, costs in found.items() if costs}
         there = {peer: cost for peer, cost in there.items() if not math.isnan(cost)}
@@ -118,14 +118,14 @@ class Rounds:
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
-    """Return the ratio for each round that both have, if the *others*' value is positive and finite."""
-    # An infinite cost is that of a peer that carried nothing: ours would be nothing beside it.
+    """Return the ratio for each round that both have, if the value of *others* is finite and not 0."""
+    # A peer that carried nothing has an infinite cost. Divided by it, our cost would be 0.
     there = {number: other for number, other in others.items() if other and math.isfinite(other)}
     return tuple(values[number] / there[number] for number in sorted(values) if number in there)
 
 
 def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: int) -> list[Aim]:
-    """Return the aims after *runs* runs of everything *planned*; only the first setting is compared."""
+    """Return the aims after *runs* rounds of all *planned* measurements. Only the first setting is compared."""
     least = min((len(rounds.of(*each)) for each in planned), default=0)
     base = planned[0][0] if planned else BASE
     failures = {ours: sum(m.failures for m in rounds.all if (m.cell.proxy in OWN) is ours) for ours in (True, False)}
@@ -158,12 +158,12 @@ def judge(rounds: Rounds, planned: Sequence[tuple[Setting, Cell, str]], runs: in
 
 
 def median_or_nan(values: Sequence[float]) -> float:
-    """Return the median; NaN, which meets no aim, for no values."""
+    """Return the median; for no values NaN, which meets no aim."""
     return median(values, default=math.nan)
 
 
 def machine(usage: Usage) -> list[Aim]:
-    """Return the machine's load, as figures without an aim."""
+    """Return the machine's load during the run, as figures without an aim."""
     found = [
         Aim("machine: processor time stolen, share", usage.stolen),
         Aim("machine: processor time idle, share", usage.idle),
@@ -174,7 +174,7 @@ def machine(usage: Usage) -> list[Aim]:
 
 
 def void(cell: Cell, connections: int, capable: int, joins: int) -> str | None:
-    """Return how the clients that the proxy's kernel saw differ from *cell*'s; None if they do not."""
+    """Return how the connections that the proxy's kernel accepted differ from *cell*'s kind; None if they do not."""
     subflows = CLIENTS[cell.client]
     if subflows == 0 and capable:
         return f"{cell}: {capable} connections were Multipath TCP"
@@ -191,9 +191,9 @@ STEPS = 32
 
 
 def taken(late: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
-    """Return percentiles of the histogram *late* of native/relay_load.c, seconds; infinite if it is empty.
+    """Return percentiles, in seconds, of the histogram *late* of native/relay_load.c; infinite if it is empty.
 
-    A value is the middle of its bucket, whose width is at most a thirty-second of it.
+    A value is the middle of its bucket, which is at most a thirty-second of the value wide.
     """
     return histogram_percentiles(late, percents, lambda number: _middle(number) / 1e9)
 
@@ -207,7 +207,7 @@ def _middle(number: int) -> float:
 
 
 def spread(values: Sequence[float], digits: int, draw: random.Random) -> str:
-    """Return the median of *values* with its interval; "-" for none."""
+    """Return the median of *values* with its interval as text; "-" for no values."""
     if not values:
         return "-"
     text = _rounded(median(values), digits)
@@ -218,5 +218,5 @@ def spread(values: Sequence[float], digits: int, draw: random.Random) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    # A value just below zero becomes 0 without a sign.
+    # Adding 0.0 removes the sign of a value just below zero that is rounded to 0.
     return f"{round(value, digits) + 0.0:.{digits}f}"

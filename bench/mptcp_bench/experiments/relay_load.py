@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clients that send requests continuously: ``native/relay_load.c`` while it runs."""
+"""Clients that send requests continuously: the program ``native/relay_load.c`` while it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNTERS = struct.Struct(f"={7 + BUCKETS}Q")
 
 
 class Counters(NamedTuple):
-    """``struct counters`` of native/relay_load.c."""
+    """The counters of native/relay_load.c (its ``struct counters``)."""
 
     octets: int
     answers: int
@@ -33,13 +33,13 @@ class Counters(NamedTuple):
 
     @classmethod
     def of(cls, data: mmap.mmap | bytes) -> Self:
-        """Read the program's mapped memory."""
+        """Read the counters from the memory that the program maps."""
         octets, answers, failures, opened, resting, standing, dealt, *late = _COUNTERS.unpack_from(data)
         return cls(octets, answers, failures, opened, resting, standing, dealt, tuple(late))
 
 
 class Load:
-    """Running clients."""
+    """The program with the clients, while it runs."""
 
     def __init__(self, process: Process, data: mmap.mmap | bytes) -> None:
         self.process = process
@@ -51,7 +51,7 @@ class Load:
         return Counters.of(self._data)
 
     def complaint(self) -> str:
-        """Return their message about the first failure, empty without one."""
+        """Return the program's message about the first failure, or an empty text."""
         return self.process.output().removeprefix("ready\n").strip()
 
     def __str__(self) -> str:
@@ -75,10 +75,10 @@ def asking(
     rate: float = 0,
     preamble: str = "",
 ) -> Iterator[Load]:
-    """Let *count* connections from *client* send *request*, *requests* times each (-1: without end).
+    """Start *count* connections from *client* that send *request*, *requests* times each (-1: without end).
 
-    *protocol* is ``tcp`` or ``mptcp``. With a *rate*, in requests a second, they are due evenly; each connection sends
-    *preamble* first.
+    *protocol* is ``tcp`` or ``mptcp``. *rate* is the number of requests per second of all connections, which then are
+    due at equal intervals. Each connection first sends *preamble*.
     """
     descriptor, name = tempfile.mkstemp(dir=client.directory, prefix="load-")
     path = Path(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Memory of a proxy's connections: proportional set sizes, slabs, socket buffers; proc(5), ss(8)."""
+"""Memory of a proxy's connections: proportional set sizes, slabs and socket buffers; see proc(5) and ss(8)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIGN = 1 << 31
 
 
 def octets(text: str, name: str) -> int:
-    """Return the bytes of *name* in a text of meminfo or smaps_rollup, proc(5). Raises ValueError without it."""
+    """Return the bytes of *name* in the text of meminfo or smaps_rollup, proc(5). Raises ValueError if it is absent."""
     found = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
     if not found:
         raise ValueError(f"no {name} among memory")
@@ -23,17 +23,17 @@ def octets(text: str, name: str) -> int:
 
 
 def buffers(text: str) -> int:
-    """Return the bytes of socket buffers in the output of ``ss -m``: received, to be sent, set aside."""
+    """Return the bytes of all socket buffers in the output of ``ss -m``: received, to be sent, forward-allocated."""
     return sum(sum(map(_signed, each)) for each in _BUFFERS.findall(text))
 
 
 def _signed(text: str) -> int:
-    """Return a number of skmem. The set-aside memory is momentarily negative, which the kernel prints as a u32."""
+    """Return a number of skmem. Forward-allocated memory may briefly be negative, which the kernel prints as a u32."""
     return (int(text) + _SIGN) % (2 * _SIGN) - _SIGN
 
 
 def user_memory(pid: int, kind: str = "Pss") -> int:
-    """Return the bytes of process *pid* and its descendants; shared memory counts once, with ``Rss`` for each."""
+    """Return the bytes of process *pid* and its descendants. ``Pss`` counts shared memory once, ``Rss`` repeatedly."""
     total = 0
     for each in (pid, *descendants(pid)):
         with suppress(OSError, ValueError):
@@ -42,5 +42,5 @@ def user_memory(pid: int, kind: str = "Pss") -> int:
 
 
 def kernel_memory() -> int:
-    """Return the bytes of this host's slabs."""
+    """Return the bytes of all slabs of this host's kernel."""
     return octets(Path("/proc/meminfo").read_text(), "Slab")

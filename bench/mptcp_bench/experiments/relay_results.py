@@ -33,7 +33,7 @@ LEFT = ("proxy", "client")
 
 
 def tables(rounds: Rounds, seed: int) -> list[Table]:
-    """Return the tables of all measured settings."""
+    """Return the tables of each setting that was measured."""
     found = []
     for setting in dict.fromkeys(m.setting for m in rounds.all):
         there = {m.cell for m in rounds.all if m.setting == setting}
@@ -49,7 +49,7 @@ def tables(rounds: Rounds, seed: int) -> list[Table]:
                 table = new_table(f"{title}: {setting}", columns, LEFT)
                 for cell in cells:
                     if any(rounds.of(setting, cell, task) for task in wanted):
-                        # The same draws for the same row, whatever else there is.
+                        # Draw the same numbers for the same row, whichever other rows exist.
                         draw = random.Random(f"{seed} {setting} {cell}")
                         table.add_row(cell.proxy, cell.client, *row(rounds, setting, cell, draw))
                 found.append(table)
@@ -57,7 +57,7 @@ def tables(rounds: Rounds, seed: int) -> list[Table]:
 
 
 def _costs(rounds: Rounds, setting: Setting, cell: Cell, draw: random.Random) -> list[str]:
-    # Without a proxy no processor time is any proxy's.
+    # Leave out costs of 0: without a proxy, no processor time is counted.
     costs = {task: [c for c in rounds.costs(setting, cell, task).values() if c] for task in (*BULK, "requests")}
     return [
         *(spread(costs[task], 2 if task in BULK else 0, draw) for task in (*BULK, "requests")),

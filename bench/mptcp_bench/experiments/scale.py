@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler while 100, 1,000 and 10,000 trickling two-subflow tunnels are held through the real Squid.
+"""The throttler while 100, 1,000 and 10,000 trickling tunnels with two subflows go through the real Squid.
 
-For each number, in one testbed with a newly opened crowd: the reload that caps every tunnel, the longest silence of the
-event loop, ``status``, processor time with and without caps, the reaction to a join beside them (to its own port),
-memory, and SIGTERM when idle, in a reload and just after a start. Then, in a testbed with emulated paths, a download
-that is capped softly beside some of them. Each figure has its aim beside it.
+For each number of tunnels, newly opened in one testbed, this measures: the reload that caps every tunnel, the longest
+silence of the event loop, ``status``, processor time with and without caps, the reaction to a join beside the tunnels
+(on another port), memory, and SIGTERM when the throttler is idle, in a reload, and just after a start. Then, in a
+testbed with emulated paths, a download is capped softly beside some tunnels. Each figure is shown with its aim.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ OPTIONS = {
     "throttler": "yes, or no: only the rig, with what it costs by itself",
 }
 SETTLE = 3.0
-"""Seconds after a change before processor time is taken."""
+"""Seconds to wait after a change before processor time is measured."""
 RELOADED = 120.0
-"""Seconds after which a reload counts as never finished."""
+"""If a reload takes longer than these seconds, it counts as never finished."""
 STOPPED = 60.0
-"""Seconds from SIGTERM until the throttler is killed."""
+"""Seconds after SIGTERM at which the throttler is killed if it still runs."""
 EARLY = 0.1
-"""Seconds after SIGHUP, during which a reload may block the event loop."""
+"""Seconds after SIGHUP in which a reload may block the event loop."""
 ASKS = 5
 ASK_PAUSE = 0.2
-"""Seconds between an answer of the status socket and the next query in a loop."""
+"""Seconds from an answer of the status socket to the next query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The values of the *options*."""
+    """What the options choose."""
 
     numbers: tuple[int, ...]
     seconds: float
@@ -82,7 +82,7 @@ class Plan:
 
 @dataclass
 class Found:
-    """What was measured, up to a failure."""
+    """What the experiment has measured so far; it stays if a later step fails."""
 
     rigs: list[Rig] = field(default_factory=list)
     none: tuple[float, ...] = ()
@@ -90,7 +90,7 @@ class Found:
 
 
 def plan(options: Mapping[str, str], quick: bool) -> Plan:
-    """Read *options*. Raises OptionError for an invalid one."""
+    """Return the plan that *options* choose. Raises OptionError for an invalid option."""
     numbers = counts(options, "n", QUICK_NUMBERS if quick else NUMBERS)
     if numbers != sorted(set(numbers)):
         raise OptionError(f"--set n={options['n']}: allowed are numbers of which each is greater than the one before")
@@ -105,7 +105,7 @@ def plan(options: Mapping[str, str], quick: bool) -> Plan:
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Hold each number, then download beside some; *seed* draws only the emulated paths."""
+    """Hold each number of tunnels, then download beside some. *seed* affects only the emulated paths."""
     asked = plan(options, quick)
     need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
     if asked.beside:
@@ -123,7 +123,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
         try:
             kept = scale_soft.measure(asked.beside, asked.runs, seed, console, attempts)
         except TestbedError as error:
-            # Earlier measurements must not be lost; a missing run is a missed aim.
+            # Keep the measurements of earlier parts. The missing runs miss an aim.
             console.print(f"soft cap: {error}", style="dim", highlight=False)
     aims = judge(found.rigs, found.none, found.held, asked.reactions, asked.asked)
     soft = judge_soft(asked.beside, kept.none, kept.held) if asked.throttler else []
@@ -140,7 +140,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
 
 
 def rig(crowd: Crowd, number: int, pid: int | None, seconds: float, console: Console) -> Rig:
-    """Hold *number* tunnels; return the set-up time and the idle cost."""
+    """Hold *number* tunnels. Return the seconds until they were established, and the idle cost."""
     set_up = crowd.hold(number)
     sockets = crowd.joined(number)
     console.print(f"{number:,} tunnels stand after {set_up:.1f} s", style="dim", highlight=False)
@@ -149,7 +149,7 @@ def rig(crowd: Crowd, number: int, pid: int | None, seconds: float, console: Con
 
 
 def window(crowd: Crowd, pid: int | None, seconds: float) -> ProcessorShares:
-    """Return processor shares over *seconds*; *pid* is the throttler's."""
+    """Return the processor shares of all programs over *seconds*. *pid* is the throttler's."""
     begin, octets = time.monotonic(), crowd.client.read().octets
     daemon, programs, machine = _cpu(pid), crowd.processor_seconds(), _machine_seconds()
     standing = crowd.client.read().standing
@@ -161,7 +161,7 @@ def window(crowd: Crowd, pid: int | None, seconds: float) -> ProcessorShares:
     return ProcessorShares(
         daemon=(_cpu(pid) - daemon) / span if pid is not None and Path(f"/proc/{pid}").exists() else math.nan,
         machine=(_machine_seconds() - machine) / span,
-        # Without tunnels it is NaN, and misses its aim.
+        # Without tunnels the share is NaN, which misses its aim.
         trickled=(crowd.client.read().octets - octets) / owed if owed else math.nan,
         **shares,
     )
@@ -172,13 +172,13 @@ def _cpu(pid: int | None) -> float:
 
 
 def _machine_seconds() -> float:
-    """Return the time that all processors worked since boot, without idling and disk waits; proc(5)."""
+    """Return the seconds that all processors have worked since boot, without idle time and disk waits; proc(5)."""
     user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 class Examination:
-    """One testbed, one crowd and one throttler after another."""
+    """One testbed with one crowd, and throttlers that run one after another."""
 
     def __init__(self, testbed: Testbed, crowd: Crowd, asked: Plan, console: Console, found: Found) -> None:
         self._testbed, self._crowd, self._plan, self._console, self._found = testbed, crowd, asked, console, found
@@ -190,13 +190,13 @@ class Examination:
         self._before = self._crowd.state()
 
     def run(self) -> None:
-        """Measure everything, first with no tunnels held."""
+        """Measure everything: first without tunnels, then with each number of them."""
         throttler = self._start(FULL)
         self._say("0 held: reaction")
         self._found.none = self._reactions(self._plan.reactions)
         self._stop("after the first reactions", throttler)
         for number in self._plan.numbers:
-            # Only subflows accepted while a throttler runs can be paced: each throttler gets its own crowd.
+            # A throttler can pace only subflows that were accepted while it ran, so each throttler gets a new crowd.
             self._crowd.hold(0)
             try:
                 throttler = self._start(UNCAPPED)
@@ -208,7 +208,7 @@ class Examination:
             self._examine(number, throttler)
 
     def _examine(self, number: int, throttler: Throttler) -> None:
-        """Hold *number* tunnels, and observe what *throttler* does with them, until it ends."""
+        """Hold *number* tunnels, and measure *throttler* until it ends."""
         crowd, seconds, pid = self._crowd, self._plan.seconds, throttler.process.pid
         ended = crowd.client.read().ended
         self._found.rigs.append(rig(crowd, number, pid, seconds, self._console))
@@ -218,7 +218,7 @@ class Examination:
         time.sleep(SETTLE)
         self._load(throttler, UNCAPPED)
         released = self._entries.gone(RELOADED)
-        # A separate reload, because querying takes time from it.
+        # Query during another reload, because queries would slow down the timed one.
         with Asking(throttler.socket, ASK_PAUSE) as asking:
             self._load(throttler, CAPPED)
             self._entries.come(number, RELOADED)
@@ -278,7 +278,7 @@ class Examination:
         throttler.process.signal(signal.SIGHUP)
 
     def _reactions(self, count: int) -> tuple[float, ...]:
-        """Return the delays in milliseconds; fewer than *count* if entries did not come."""
+        """Return the delays of up to *count* joins in milliseconds, without joins whose entry did not come."""
         try:
             samples = probed(self._testbed, count, PROBE_PORT)
         except TestbedError as error:
@@ -296,7 +296,7 @@ class Examination:
         return {}
 
     def _stop(self, moment: str, throttler: Throttler) -> Stop:
-        """End *throttler*, by force after ``STOPPED`` seconds, and clean up what it left."""
+        """End *throttler*, by force after ``STOPPED`` seconds, and remove what it left behind."""
         process = throttler.process
         begin = time.monotonic()
         process.signal(signal.SIGTERM)
@@ -310,14 +310,14 @@ class Examination:
             argv = [program("mptcp-throttler"), "cleanup", "--config", str(self._settings)]
             self._node.run(with_mounts(argv, throttler_mounts(self._node)), check=False, timeout=120)
         if process.returncode != 0:
-            # A throttler that crashed earlier also ends at once.
+            # Check the exit code, because a throttler that had crashed earlier also seems to end at once.
             found += (f"exit code {process.returncode}",)
         return Stop(moment, math.inf if passed >= STOPPED else passed, found)
 
     def _started_and_stopped(
         self, moment: str, first: Caps, then: Caps | None, after: float, number: int | None = None
     ) -> Stop:
-        """Start a throttler with *first*, hold *number*, load *then*, and end it *after* so many seconds."""
+        """Start a throttler with *first*, hold *number* tunnels, load *then*, and end it *after* these seconds."""
         try:
             throttler = self._start(first)
         except TestbedError as error:
@@ -332,7 +332,7 @@ class Examination:
 
 
 def _timed(call: Callable[[], object]) -> float:
-    """Return the seconds that *call* takes; infinite if it fails."""
+    """Return the seconds that *call* takes; infinite if it raises an error."""
     begin = time.monotonic()
     try:
         call()
@@ -342,7 +342,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def shown(status: Mapping[str, Any]) -> int:
-    """Return how many connections of the crowd *status* shows with at least two subflows."""
+    """Return the number of the crowd's connections that *status* shows with at least two subflows."""
     prefixes = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 
     def theirs(subflows: Sequence[Mapping[str, Any]]) -> int:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The crowd of the experiment ``scale``: thousands of trickling two-subflow tunnels through the real proxy.
+"""The crowd of the experiment ``scale``: thousands of trickling tunnels with two subflows through the real proxy.
 
-The crowd has its own namespace beside the client, with two paths of its own, so that the client's endpoint changes
-(ip-mptcp(8)) do not reach it. Client and origin of the crowd are one program, ``native/crowd.c``. Squid has two
-workers: each tunnel takes two descriptors, and a process without the right to raise the limit may have 20,000.
+The crowd has its own namespace beside the client, with two own paths, so that changes of the client's endpoints
+(ip-mptcp(8)) do not affect it. The program ``native/crowd.c`` is both its client and its origin. Squid has two workers,
+because each tunnel takes two descriptors, and a process that may not raise the limit can have 20,000.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from mptcp_lab.testbed.topologies import with_second_client
 from .peers.splice import built
 
 NODE = "crowd"
-"""10.77.3.0/24 and 10.77.4.0/24, which are free if the client has two paths."""
+"""The crowd's node. Its networks are 10.77.3.0/24 and 10.77.4.0/24, which are free if the client has two paths."""
 ORIGIN_PORT = 8443
 TRICKLE = 5_000
-"""Bytes per second and tunnel."""
+"""Bytes per second that each tunnel carries."""
 RATE = 300
 """Tunnels opened per second."""
 PATIENCE = 60.0
-"""Seconds for opening the tunnels, beyond what the rate takes."""
+"""Seconds that opening the tunnels may take beyond the time that the rate needs."""
 WORKERS = 2
 TIME_WAIT = ("net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000")
-"""sysctls of the crowd's node for closing more connections in a minute than it has ports."""
+"""sysctls of the crowd's node, so that it can close more connections in a minute than it has ports."""
 DESCRIPTORS = 20_000
-"""Most that each Squid worker may have."""
+"""Most open files of each Squid worker."""
 DESCRIPTORS_BESIDE = 500
-"""For logs, listeners and other open files."""
-# The crowd has one address, thousands of phones have one each: a limit per client must not limit the crowd.
+"""Descriptors of a worker for logs, listeners and other open files."""
+# No limit per client address, because the crowd has one address, but thousands of phones would have one each.
 _SQUID = f"""\
 acl crowd src 10.77.0.0/16
 acl crowd_tunnels port {ORIGIN_PORT}
@@ -57,13 +57,13 @@ max_filedescriptors {{descriptors}}
 shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
-"""In ss(8)'s line of a subflow: the client's token and id, the proxy's token and id."""
+"""Tokens in ss(8)'s line of a subflow: the client's token and id, the proxy's token and id."""
 _PACING_LIMIT = re.compile(r"\bpacing_rate \d+bps/\d+bps")
 
 
 def with_crowd(topology: Topology) -> Topology:
     """Return *topology* with the crowd's node and its two unshaped paths."""
-    # connect(2) tries every other port first: of the default 28,000 ports only 14,000 are found at once.
+    # connect(2) first tries every other port. Of the default 28,000 ports it finds only 14,000 quickly.
     sysctls = (("net.ipv4.ip_local_port_range", "10000 65000"),)
     crowded = with_second_client(topology, NODE)
     nodes = tuple(
@@ -74,7 +74,7 @@ def with_crowd(topology: Topology) -> Topology:
 
 
 def start_crowded_proxy(node: LiveNode, most: int) -> Proxy:
-    """Start the proxy with workers for *most* tunnels. Raises TestbedError if this host lacks the descriptors."""
+    """Start the proxy with workers for *most* tunnels. Raises TestbedError if this host allows too few open files."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     needed = max(most, 2 * most // WORKERS) + DESCRIPTORS_BESIDE
@@ -85,16 +85,16 @@ def start_crowded_proxy(node: LiveNode, most: int) -> Proxy:
 
 
 class Sockets(NamedTuple):
-    """The proxy's sockets towards the crowd, as ss(8) shows them."""
+    """Counts of the proxy's sockets towards the crowd, by ss(8)."""
 
     two_subflows: int
-    """Connections with at least two established subflows."""
+    """Number of connections with at least two established subflows."""
     limited: int
-    """Subflows with a pacing rate limit."""
+    """Number of subflows with a limit of their pacing rate."""
 
 
 def sockets(text: str) -> Sockets:
-    """Parse the output of ``ss -tinH`` for one side of the proxy."""
+    """Return the counts in the output of ``ss -tinH`` for one side of the proxy."""
     return Sockets(len(two_subflows(text)), len(_PACING_LIMIT.findall(text)))
 
 
@@ -107,7 +107,7 @@ _COUNTERS = struct.Struct("=8Q")
 
 
 class Counters(NamedTuple):
-    """``struct counters`` of native/crowd.c."""
+    """The counters of native/crowd.c (its ``struct counters``)."""
 
     wanted: int
     opened: int
@@ -143,7 +143,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """A crowd that holds as many tunnels as requested."""
+    """A crowd that holds as many tunnels as requested, through a proxy."""
 
     testbed: Testbed
     proxy: Proxy
@@ -152,7 +152,7 @@ class Crowd:
 
     @classmethod
     def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE, trickle: int = TRICKLE) -> Self:
-        """Start the proxy and the crowd for *most* tunnels, opened at *rate* a second; *trickle*: bytes/s for each."""
+        """Start proxy and crowd for *most* tunnels: *rate* opened per second, *trickle* bytes/s in each."""
         proxy, origin = testbed["proxy"], testbed["origin"]
         program = built("crowd", proxy)
         started = start_crowded_proxy(proxy, most)
@@ -165,14 +165,14 @@ class Crowd:
 
     @classmethod
     def without_squid(cls, testbed: Testbed, rate: int) -> Self:
-        """Start only the crowd's programs, for connections at *rate* per second that need only the two kernels.
+        """Start only the crowd's programs, for *rate* connections per second, without Squid.
 
-        They end at a listener on the proxy's port, which replaces proxy and origin and sends nothing.
+        The connections go to a listener on the proxy's port, which stands for proxy and origin and sends nothing.
         """
         proxy = testbed["proxy"]
         program = built("crowd", proxy)
-        # The client closes first and keeps each port for a minute. At a thousand per second the ports would soon run
-        # out, first for second subflows, which have fewer to choose from.
+        # The client closes first, so each of its ports is in TIME-WAIT for a minute. At a thousand connections per
+        # second it would soon run out of ports, first for second subflows, which have fewer to choose from.
         testbed[NODE].run(["sysctl", "-qw", *TIME_WAIT])
         listener = _Member(proxy, program, "listener", [str(PROXY_PORT)], testbed.scope)
         arguments = [proxy.service_address(), str(PROXY_PORT), "listener:0", str(rate)]
@@ -181,18 +181,18 @@ class Crowd:
         return cls(testbed, place, clients, listener)
 
     def state(self) -> State:
-        """Return the whole state of the proxy's host, without Squid's changing processes."""
+        """Return the whole state of the proxy's host, without Squid's processes, which change."""
         node = self.testbed["proxy"]
         run = Path(throttler_mounts(node)["/run/mptcp-throttler"])
         return whole_state(node, run, besides=(self.proxy.process.pid,))
 
     def hold(self, count: int) -> float:
-        """Hold exactly *count* tunnels; return the seconds that it took. Raises TestbedError after too long."""
+        """Hold exactly *count* tunnels. Return the seconds that it took. Raises TestbedError if it takes too long."""
         begin = time.monotonic()
         before = self.client.read()
         self.client.want(count + before.ended)
         deadline = begin + max(0, count - before.standing) / RATE + PATIENCE
-        # A tunnel that the client closed has ended once the proxy has closed it towards the origin.
+        # When the client has closed a tunnel, the tunnel has ended only if the proxy has also closed it at the origin.
         while (now := self.client.read()).standing != count or self.origin.read().standing != count:
             if time.monotonic() > deadline:
                 raise TestbedError(f"{now.standing} of {count} tunnels stand: {now}{self.proxy.process.tail()}")
@@ -200,11 +200,11 @@ class Crowd:
         return time.monotonic() - begin
 
     def churn(self, rate: int) -> None:
-        """Replace *rate* tunnels per second from now on, the oldest first; 0 stops that."""
+        """From now on replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
         self.client.churn(rate)
 
     def joined(self, count: int, within: float = 10.0) -> Sockets:
-        """Return the sockets once *count* connections have both subflows, or after *within* seconds."""
+        """Return the counts of sockets when *count* connections have both subflows, or after *within* seconds."""
         deadline = time.monotonic() + within
         while True:
             found = self.sockets()
@@ -221,7 +221,7 @@ class Crowd:
         return self.testbed["proxy"].run(["ss", "-tinH", *wanted], timeout=60).stdout
 
     def processor_seconds(self) -> dict[str, float]:
-        """Return the processor time that proxy, client and origin have used so far."""
+        """Return the processor seconds that proxy, client and origin have used so far."""
         squid = self.proxy.process.pid
         return {
             "proxy": tree_seconds(squid),

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aims of the experiment ``scale``, and which of them the measurements meet. Pure.
+"""Aims of the experiment ``scale``, and whether the measurements meet them. Pure.
 
-What could not be measured, because the throttler was dead or never acted, is infinite, NaN, or an empty list, and
-misses its aim.
+If the throttler was dead or never acted, the measured value is infinite, NaN or an empty list, and misses its aim.
 """
 
 from __future__ import annotations
@@ -18,119 +17,120 @@ from .aims import Aim, coloured
 from .tables import new_table
 
 RELOAD = 5.0
-"""Seconds until the last set entry is added, and until the last one is removed."""
+"""Most seconds from SIGHUP until the last set entry is added, and until the last one is removed."""
 GROWTH = 12.0
-"""Growth of the reload time for ten times as many tunnels."""
+"""Most growth of the reload time when there are ten times as many tunnels."""
 PAUSE = 0.05
-"""Longest silence of the event loop, in seconds."""
+"""Longest silence of the event loop in seconds."""
 STATUS = 0.5
-"""Seconds for ``status --json``."""
+"""Most seconds for ``status --json``."""
 BUSY, IDLE = 0.25, 0.05
-"""Cores: with caps, guard and budgets in force; with nothing capped."""
+"""Most processor cores of the throttler: with caps, guard and budgets in force, and with nothing capped."""
 REACTION_P99 = 5.0
-"""Milliseconds, with no tunnels held."""
+"""Most milliseconds of the reaction's 99th percentile without tunnels."""
 REACTION_GROWTH = 2.0
-"""Growth of p99 over that with no tunnels held."""
+"""Most growth of the reaction's 99th percentile with tunnels, as a multiple of the one without."""
 STOP = 3.0
-"""Seconds."""
+"""Most seconds from SIGTERM to the throttler's end."""
 RESIDENT = 150.0
-"""MB."""
+"""Most memory of the throttler (RSS) in MB."""
 KEPT = 0.95
-"""Share that the other path keeps when a download beside the crowd is capped softly."""
+"""Least share of its rate that the other path keeps when a download beside the crowd is capped softly."""
 SET_UP = 90.0
-"""Seconds until all tunnels stand."""
+"""Most seconds until all tunnels are established."""
 TRICKLED = 0.95
-"""Share of what the origin should send. Below it not all tunnels trickled, and the other figures prove nothing."""
+"""Least bytes received, as a share of what the origin should send. With less, not all tunnels trickled, and the other
+figures prove nothing."""
 DEAD_MB = 5.0
-"""A smaller process is no throttler."""
+"""Least memory in MB of a living throttler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One SIGTERM."""
+    """The throttler's end after one SIGTERM."""
 
     moment: str
     seconds: float
     differences: tuple[str, ...]
-    """Kernel dumps that differ from those before the first start, and an exit code other than 0."""
+    """Kernel dumps that differ from the ones before the first start, and an exit code other than 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorShares:
-    """Processor shares, in cores, over one span of time."""
+    """Processor cores that each program used over one span of time."""
 
     daemon: float
     proxy: float
     client: float
     origin: float
     machine: float
-    """Of everything, including unrelated programs."""
+    """Cores that all programs of the machine used, including unrelated ones."""
     trickled: float
-    """What the crowd's client received, as a share of what the origin should send."""
+    """Bytes that the crowd's client received, as a share of what the origin should send."""
 
     @property
     def others(self) -> float:
-        """Cores used by neither the experiment nor the throttler: a busy machine is no place to measure."""
+        """Cores that unrelated programs used. On a busy machine, the measurement is not reliable."""
         daemon = self.daemon if math.isfinite(self.daemon) else 0.0
         return self.machine - daemon - self.proxy - self.client - self.origin
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """The experiment's own figures for one number of tunnels."""
+    """The experiment's own cost for one number of tunnels."""
 
     tunnels: int
     set_up: float
-    """Seconds."""
+    """Seconds until all tunnels were established."""
     two_subflows: int
-    """Connections with two subflows in the proxy's kernel."""
+    """Number of connections with two subflows, by the proxy's kernel."""
     alone: ProcessorShares
-    """While the throttler was idle, or did not run."""
+    """Processor shares while the throttler was idle or did not run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the throttler did while *tunnels* were held."""
+    """Measurements of the throttler while *tunnels* tunnels were held."""
 
     tunnels: int
     shown: int
-    """Connections of the crowd that ``status`` shows with two active subflows."""
+    """Number of the crowd's connections that ``status`` shows with two active subflows."""
     half: float
-    """Seconds from SIGHUP to half of the set entries."""
+    """Seconds from SIGHUP until half of the set entries existed."""
     reload: float
-    """Seconds from SIGHUP to the last set entry."""
+    """Seconds from SIGHUP until the last set entry existed."""
     released: float
-    """Seconds from SIGHUP to the removal of the last one."""
+    """Seconds from SIGHUP until the last set entry was removed."""
     longest: float | None
-    """Longest event loop lag by the throttler's own gauge, seconds; None without a gauge."""
+    """Longest lag of the event loop in seconds, by the throttler's own gauge; None without a gauge."""
     late: int | None
     """How often the loop was late, by the same gauge."""
     silence: float
-    """Longest time to the first byte of the status socket, seconds, during a reload."""
+    """Longest time in seconds until the status socket sent its first byte, during a reload."""
     commands: tuple[float, ...]
-    """Wall times of ``mptcp-throttler status --json``, seconds."""
+    """Seconds that each ``mptcp-throttler status --json`` took."""
     answers: tuple[float, ...]
-    """The same for the bare status socket."""
+    """Seconds that each answer of the status socket took."""
     busy: ProcessorShares
     reactions: tuple[float, ...]
-    """Milliseconds from a join's third ACK to its entry."""
+    """Milliseconds from each join's third ACK to its entry."""
     asked: tuple[float, ...]
-    """The same while status is queried in a loop."""
+    """The same while status is queried continuously."""
     stops: tuple[Stop, ...]
     resident: float
-    """MB."""
+    """Memory (RSS) of the throttler in MB; :attr:`proportional` is the PSS."""
     proportional: float
     kept_limits: int
-    """Subflows that keep a pacing limit after the first stop; an idle subflow keeps it until it sends."""
+    """Number of subflows that keep a pacing limit after the first stop. An idle subflow keeps it until it sends."""
     ended: int
-    """Tunnels that ended by themselves."""
+    """Number of tunnels that ended although they should not."""
 
 
 NO_WINDOW = ProcessorShares(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan)
 
 
 def nothing(tunnels: int) -> Held:
-    """Return the figures of a throttler that never answered."""
+    """Return the figures for a throttler that never answered."""
     never = math.inf
     stops = (Stop("idle", never, ("it never ran",)),)
     return Held(
@@ -145,9 +145,9 @@ def judge(
     reactions: int,
     asked: int,
 ) -> list[Aim]:
-    """Return all aims. *none*: reactions with no tunnels held; *reactions* and *asked*: how many there should be.
+    """Return all aims. *none* are reactions without tunnels; *reactions* and *asked* are the planned numbers.
 
-    Raises ValueError if nothing was held.
+    Raises ValueError if no tunnels were held.
     """
     if not rigs:
         raise ValueError("no tunnels were held")
@@ -198,7 +198,7 @@ def _held(held: Held, alone: ProcessorShares, base: float, reactions: int, asked
         Aim(f"{name}: status socket silent in a reload", held.silence, " s", most=STATUS),
     ]
     if held.longest is not None:
-        # A gauge that stays at 0 measures nothing.
+        # The lag must be above 0: a gauge that stays at 0 measures nothing.
         aims.append(Aim(f"{name}: event loop silent, by its gauge", held.longest, " s", least=1e-9, most=PAUSE))
         aims.append(Aim(f"{name}: how often for longer than {PAUSE:g} s", held.late or 0))
     else:
@@ -231,7 +231,7 @@ def _held(held: Held, alone: ProcessorShares, base: float, reactions: int, asked
 
 
 def judge_soft(beside: int, none: Sequence[float], held: Sequence[float]) -> list[Aim]:
-    """Return the aims for the share that the other path keeps, with no tunnels and with *beside* tunnels held."""
+    """Return the aims for the share that the other path keeps, without tunnels and with *beside* tunnels."""
     if not beside:
         return []
     return [
@@ -241,7 +241,7 @@ def judge_soft(beside: int, none: Sequence[float], held: Sequence[float]) -> lis
 
 
 def table(title: str, aims: Sequence[Aim]) -> Table:
-    """Return *aims*, named ``COLUMN: FIGURE``, with a column for each number of tunnels."""
+    """Return a table of *aims*, which are named ``COLUMN: FIGURE``. Each number of tunnels has a column."""
     columns = sorted(
         {aim.what.partition(": ")[0] for aim in aims}, key=lambda name: int(name.split()[0].replace(",", ""))
     )
@@ -259,7 +259,7 @@ def table(title: str, aims: Sequence[Aim]) -> Table:
 
 
 def _cell(aim: Aim, *, bare: bool) -> str:
-    """Return the value and whether it meets the aim; unless *bare*, also the aim."""
+    """Return the value, with a sign if it has an aim, and the aim itself unless *bare*."""
     text = aim.measured(digits=3)
     if not aim.wanted:
         return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The policies of the experiment ``scale``, and the throttler's settings there."""
+"""The policies of the experiment ``scale``, and the throttler's settings in it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mptcp_lab.testbed.services import PROXY_PORT, write_throttler_config
 from .devices import POLICY_PATHS
 
 PROBE_PORT = PROXY_PORT + 1
-"""Port of the reaction measurement: Squid has the other port."""
+"""Port for measuring the reaction, because Squid listens on the other port."""
 CROWD_CAP = "1 Gbit/s"
-"""More than twice what 10,000 tunnels trickle on both paths together: a real cap without effect."""
+"""A real cap that never limits: more than twice the rate of 10,000 trickling tunnels on both paths together."""
 _PATHS = f"""\
 {POLICY_PATHS}\
   first: {{clients: [10.77.3.0/24]}}
@@ -24,16 +24,16 @@ _PATHS = f"""\
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a policy caps and counts."""
+    """The rules of a policy: which caps and budgets it has."""
 
     crowd: bool = False
-    """The crowd's first path, all its subflows together."""
+    """Whether the crowd's first path is capped, all its subflows together."""
     client: int | None = None
-    """The client's Ethernet, bits/s."""
+    """Cap of the client's Ethernet in bits/s; None for no cap."""
     landing: str = "at-once"
-    """A soft cap's entry comes half a second later, which the measured reaction would include."""
+    """How the client's cap begins. A soft cap's entry comes half a second later, which the reaction would include."""
     budget: bool = False
-    """A volume for the crowd that is never used up."""
+    """Whether the crowd has a volume budget, which is never used up."""
 
     def text(self) -> str:
         rules, options = [], ""
@@ -45,7 +45,7 @@ class Caps:
         if self.crowd:
             rules.append(f"{{name: crowd, paths: [first], throttle: {{rate: {CROWD_CAP}, share: path}}}}")
         if self.budget:
-            # Whichever rule decides about the first path, the second path's bytes are counted.
+            # This rule counts the second path's bytes, whichever rule decides about the first path.
             steps = "[{after: 100 TB, throttle: {rate: 1 Mbit/s}}]"
             rules.append(f"{{name: volume, paths: [first, second], budget: {{period: month, steps: {steps}}}}}")
         return _PATHS + options + "rules:" + ("".join(f"\n  - {rule}" for rule in rules) or " []") + "\n"
@@ -54,11 +54,11 @@ class Caps:
 UNCAPPED = Caps()
 CAPPED = Caps(crowd=True)
 FULL = Caps(crowd=True, client=5_000_000, budget=True)
-"""Caps, the guard (on by default), and a budget."""
+"""A policy with caps, the guard (on by default) and a budget."""
 
 
 def settings_file(testbed: Testbed, policy: Path) -> Path:
-    """Write the throttler's settings for *policy*, with its own ledger and the probe's port."""
+    """Write the throttler's settings for *policy*, with a new ledger and the probe's port."""
     settings = {
         "listen_ports": [PROXY_PORT, PROBE_PORT],
         "netfilter": "iptables",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The last part of the experiment ``scale``: a download is capped softly, with no tunnels and beside a crowd.
+"""The last part of the experiment ``scale``: a download is capped softly, without tunnels and beside a crowd.
 
-It works like ``onset``, at 100 → 5 Mbit/s beside 30, RTT 20 ms; the crowd's own cap is in force all the time.
+It works like the experiment ``onset``, with 100 → 5 Mbit/s beside 30 Mbit/s and an RTT of 20 ms. The crowd's own cap is
+always in force.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from .subflow_ends import client_ends
 from .two_paths import two_paths
 
 RATES, RTTS = (100, 30), (20, 20)
-"""Mbit/s and milliseconds of Ethernet and Wi-Fi."""
+"""Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi."""
 CAP = 5_000_000
-"""Bits/s."""
+"""Cap of the download in bits/s."""
 WARM, AFTER = 3.5, 5.6
-"""Seconds of the download before and after the cap."""
+"""Seconds that a download runs before the cap, and after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Share of its earlier rate that the other path keeps, for each run."""
+    """Share of its earlier rate that the other path kept in each run, without tunnels and with held ones."""
 
     none: tuple[float, ...]
     held: tuple[float, ...]
 
 
 def kept(setup: Setup) -> float:
-    """Download, cap, watch; return what the other path kept. Raises TestbedError or ValueError if the run is void."""
+    """Run a download with a cap. Return the share that the other path kept. Raises TestbedError or ValueError."""
     setup.load(Caps(crowd=True).text())
     wait_until(lambda: not subflows(setup.testbed), "the last download's subflows are gone", timeout=30)
     with setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
@@ -61,12 +62,12 @@ def kept(setup: Setup) -> float:
 
 
 def subflows(testbed: Testbed) -> int:
-    """Return the number of the download's subflows: it is the only one of its client."""
+    """Return the number of the download's subflows, since its client has no other connection."""
     return len(client_ends(testbed["proxy"], [testbed["client"].address(device) for device in DEVICES]))
 
 
 def measure(beside: int, runs: int, seed: int, console: Console, attempts: Attempts) -> Kept:
-    """Run *runs* downloads with no tunnels held, then as many with *beside* tunnels."""
+    """Run *runs* downloads without tunnels, then as many with *beside* tunnels."""
     with Testbed(with_crowd(paths(two_paths(RATES, RTTS))), seed=seed) as testbed:
         policy = testbed["proxy"].write("policy.yaml", Caps(crowd=True).text())
         throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
@@ -83,7 +84,7 @@ def measure(beside: int, runs: int, seed: int, console: Console, attempts: Attem
         if crowd.joined(beside).two_subflows < beside:
             raise TestbedError(f"not all of {beside} tunnels have two subflows")
         time.sleep(3)
-        # Packets that were late while the tunnels opened are no fault of a run.
+        # Do not charge a run for packets that were late while the tunnels opened.
         _forget_lateness(testbed)
         found = Kept(none, _runs(setup, runs, attempts, f"{beside:,} held"))
         throttler.process.kill()
@@ -92,7 +93,7 @@ def measure(beside: int, runs: int, seed: int, console: Console, attempts: Attem
 
 
 def _runs(setup: Setup, runs: int, attempts: Attempts, name: str) -> tuple[float, ...]:
-    """Return what the other path kept in each run, without runs that stay void."""
+    """Return the share that the other path kept in each run, without runs that failed each time."""
     check = setup.testbed.check_emulation
     each = (attempts.of(partial(kept, setup), f"soft cap, {name}", check=check) for _ in range(runs))
     return tuple(one for one in each if one is not None)

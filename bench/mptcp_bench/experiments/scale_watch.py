@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiment ``scale``'s view of the throttler from outside: set entries, response times."""
+"""The throttler seen from outside, for the experiment ``scale``: set entries and response times."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NLA_NET_BYTEORDER,
 from .working_thread import WorkingThread
 
 _POLL = 0.005
-"""Seconds between two looks at the set."""
+"""Seconds between two counts of the set's entries."""
 _GIVE_UP = 60.0
-"""Seconds after which the status socket counts as dead."""
+"""If the status socket does not answer in these seconds, it counts as dead."""
 _WHOLE = b'{"query": "status"}\n'
-"""Sent at once: the daemon waits 0.2 s for a client without a query."""
+"""The query, which is sent at once: for a client without a query the daemon would wait 0.2 s."""
 
 _FLAGS, _LIST_HEADER = 6, 1 << 2
-"""IPSET_ATTR_FLAGS and the flag for a listing without entries, linux/netfilter/ipset/ip_set.h."""
+"""IPSET_ATTR_FLAGS, and the flag for a listing without entries; linux/netfilter/ipset/ip_set.h."""
 _DATA, _ELEMENTS = 7, 24
-"""IPSET_ATTR_DATA, and IPSET_ATTR_ELEMENTS in it."""
+"""IPSET_ATTR_DATA, and the attribute IPSET_ATTR_ELEMENTS in it."""
 _NFGENMSG_BYTES = 4
 
 
 class Entries:
-    """The number of entries of the proxy's IPv4 set, as in ``ipset list -t``, without listing them."""
+    """The number of entries in the proxy's IPv4 set, read without listing them, as by ``ipset list -t``."""
 
     def __init__(self, node: LiveNode) -> None:
         with node.entered():
@@ -45,14 +45,14 @@ class Entries:
         self._netlink.close()
 
     def count(self) -> int:
-        """Return the number; 0 if there is no such set."""
+        """Return the number of entries; 0 if the set does not exist."""
         try:
             return sum(map(_count, self._netlink.dump(iptables.CMD_LIST, self._request, "count set entries")))
         except KernelError:
             return 0
 
     def come(self, count: int, within: float) -> tuple[float, float]:
-        """Return the seconds until half of *count* entries are set, and until all are; infinite after *within*."""
+        """Return the seconds until half of *count* entries exist, and until all do; infinite after *within*."""
         begin = time.monotonic()
         half, passed = float("inf"), 0.0
         while passed < within:
@@ -66,7 +66,7 @@ class Entries:
         return half, float("inf")
 
     def gone(self, within: float) -> float:
-        """Return the seconds until no entry is left, infinite after *within*."""
+        """Return the seconds until no entry is left; infinite after *within* seconds."""
         begin = time.monotonic()
         while time.monotonic() - begin < within:
             if not self.count():
@@ -76,7 +76,7 @@ class Entries:
 
 
 def operators_environment() -> dict[str, str]:
-    """Return this environment as an operator has it: a developer's may disable Python's bytecode files."""
+    """Return this environment without a developer's setting that disables Python's bytecode files."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -96,16 +96,16 @@ def first_byte_seconds(path: Path) -> float:
 
 
 def answer(path: Path, give_up: float = _GIVE_UP) -> bytes:
-    """Return the whole answer of the status socket at *path*. Raises OSError if there is none."""
+    """Return the whole answer of the status socket at *path*. Raises OSError if it does not answer."""
     return ask_text(path, {"query": "status"}, give_up)
 
 
 class Asking(WorkingThread):
-    """Queries the status socket at *path* again and again, from a thread, to find its longest silence.
+    """A thread that queries the status socket at *path* repeatedly, to find its longest silence.
 
-    An answer costs work, so there is a pause between two. The measured silence is the time until the event loop
-    accepts, the daemon has forked the child that answers, and that child has its first bytes: no less than the event
-    loop's own silence at that moment.
+    An answer costs processor time, so the thread pauses between two queries. The measured silence ends when the event
+    loop has accepted, the daemon has forked a child to answer, and the child has sent its first byte. It is therefore
+    at least as long as the event loop's own silence at that moment.
     """
 
     def __init__(self, path: Path, pause: float) -> None:
@@ -122,7 +122,7 @@ class Asking(WorkingThread):
 
     @property
     def silences(self) -> tuple[float, ...]:
-        """Seconds, one for each query."""
+        """Seconds until the first byte of each query's answer."""
         return tuple(self._silences)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A testbed with all services and a throttler with changing policies, for consecutive transfers."""
+"""A testbed with all services and a throttler whose policy changes, for transfers one after another."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mptcp_lab.testbed.services import (
 )
 
 FILE_SIZE = 500_000_000
-"""More than a transfer gets done; the client is stopped."""
+"""Bytes of a file, more than a client can transfer until it is stopped."""
 TIMEOUT = 120
 """Seconds after which the client stops by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Commands are the client's; an unused direction's is empty."""
+    """A testbed and the client's commands for a transfer. The command of an unused direction is empty."""
 
     testbed: Testbed
     throttler: Throttler
@@ -42,7 +42,7 @@ class Setup:
     def built(
         cls, testbed: Testbed, policy_text: str, *, down: bool = True, up: bool = False, control: str | None = None
     ) -> Self:
-        """Start everything on *testbed*; *control* is the proxy's congestion control towards clients."""
+        """Start all services on *testbed*. *control* is the proxy's congestion control towards clients."""
         host = testbed["proxy"]
         policy = host.write("policy.yaml", policy_text)
         throttler = start_throttler(host, write_throttler_config(host, policy))
@@ -66,12 +66,12 @@ class Setup:
         return self.testbed["proxy"]
 
     def load(self, policy_text: str) -> None:
-        """Make the throttler load another policy now."""
+        """Write another policy and make the throttler load it now."""
         self.policy.write_text(policy_text)
         self.throttler.process.signal(signal.SIGHUP)
 
     def load_between(self, policy_text: str, rules: Sequence[str]) -> None:
-        """Put another policy, of *rules*, in force between two transfers."""
+        """Load a policy that has *rules* between two transfers, and wait until it is in force."""
         wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
         self.load(policy_text)
         wait_until(lambda: self.throttler.status()["policy"]["rules"] == list(rules), "the policy is in force")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An hour, or as long as asked, of tunnels that come and go under a cap: nothing grows, no subflow is missed.
+"""An hour, or another chosen time, of tunnels that come and go under a cap: nothing grows, no subflow is missed.
 
-The crowd of the experiment ``scale`` holds two-subflow tunnels and replaces some of them every second. The throttler's
-knowledge is compared with the kernel's own list of subflows, and its caps with the kernel's entries. Memory,
-descriptors, classes, entries and BPF maps of the throttler and Squid are tracked over time.
+The crowd of the experiment ``scale`` holds tunnels with two subflows and replaces some of them every second. The
+subflows that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's
+entries. Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .soak_judging import CAP, CHECKED, EXAMPLES, ProcessSize, Reading, Soak, ju
 
 SAMPLES = 120
 LEAST_INTERVAL = 5.0
-"""Seconds between two samples."""
+"""Least seconds between two samples."""
 SHORTEST = 3 * LEAST_INTERVAL / 60
-"""Minutes: fewer than three samples do not show growth."""
+"""Minutes that the experiment takes at least. Fewer than three samples cannot show growth."""
 OPTIONS = {
     "minutes": f"that it takes, more than {SHORTEST:g}, default 60",
     "n": "tunnels held, default 1000",
@@ -50,13 +50,13 @@ OPTIONS = {
     "squid": "0: connections end at a listener in Squid's place, with no origin behind it and no trickle; default 1",
 }
 SETTLED = 1.0
-"""Seconds for which a connection exists before the throttler must know it, with its entries set."""
+"""If a connection has existed for these seconds, the throttler must know it and have set its entries."""
 CLOSING = 10
-"""Seconds for a closed tunnel to end everywhere."""
+"""Seconds that a closed tunnel needs to end everywhere."""
 STOPPED = 60.0
-"""Seconds from SIGTERM until the throttler is killed."""
+"""Seconds after SIGTERM at which the throttler is killed if it still runs."""
 CAPPED = f"10.77.{SECOND_CLIENT_NETWORKS[0]}."
-"""Prefix of the capped path's addresses."""
+"""Prefix of the addresses on the capped path."""
 CROWD = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 _ENTRY = re.compile(r"^add \S+ ([\d.]+),tcp:(\d+),\S+ .*skbprio (\S+)", re.MULTILINE)
 _CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+[KMG]?bit)\b", re.MULTILINE)
@@ -64,7 +64,7 @@ _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Hold tunnels for as long as *options* say; *seed* draws the connections whose caps are compared."""
+    """Hold tunnels for the time in *options*. *seed* draws the connections whose caps are checked."""
     seconds = 60 * positive(options, "minutes", 1 if quick else 60, above=SHORTEST)
     tunnels = count(options, "n", 50 if quick else 1000)
     churn = count(options, "churn", 5 if quick else 50, least=0)
@@ -157,21 +157,21 @@ def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, dr
 
 
 def ceilings(classes: str) -> dict[str, float]:
-    """Return the classes of tc(8)'s output that may be the crowd's cap, with their ceilings, bits/s.
+    """Return the classes in tc(8)'s output that may be the crowd's cap, with their ceilings in bits/s.
 
-    That class has less than the cap while it repays an overshoot; the others have more, or 5 Mbit/s.
+    That class has less than the cap while it repays an overshoot. The others have more, or 5 Mbit/s.
     """
     found = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
     return {name: ceil for name, ceil in found.items() if 0.1 * CAP <= ceil <= CAP}
 
 
 def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return by token the crowd's connections with two subflows in *status*: remote ends, ``capped`` or ``other``."""
+    """Return, by token, the crowd's connections with two subflows: remote ends, each ``capped`` or ``other``."""
     found = {}
     for connection in status["connections"]:
         remotes = [each["remote"] for each in connection["subflows"]]
         if len(remotes) >= 2 and remotes[0].startswith(CROWD):
-            # In ss(8)'s form.
+            # The key is the token as ss(8) prints it.
             found[f"{int(connection['token'], 16):04x}"] = [
                 (remote, "capped" if remote.startswith(CAPPED) else "other") for remote in remotes
             ]
@@ -179,7 +179,7 @@ def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
 
 
 def process(*pids: int) -> ProcessSize:
-    """Return the sum over *pids*, without ended ones; NaN if the first has ended."""
+    """Return the sum over the processes *pids* that still run; NaN if the first one has ended."""
     resident = descriptors = 0
     for number, pid in enumerate(pids):
         try:
@@ -194,21 +194,21 @@ def process(*pids: int) -> ProcessSize:
 
 
 def bpf_bytes(pid: int) -> float:
-    """Return the bytes of the BPF maps and programs of *pid*, by /proc/PID/fdinfo; proc(5)."""
+    """Return the bytes of all BPF maps and programs that process *pid* holds, by /proc/PID/fdinfo; proc(5)."""
     total = 0
     try:
         found = os.listdir(f"/proc/{pid}/fdinfo")
     except OSError:
         return math.nan
     for number in found:
-        # It may be closed meanwhile.
+        # The process may have closed the descriptor meanwhile.
         with suppress(OSError):
             total += sum(map(int, _MEMLOCK.findall(Path(f"/proc/{pid}/fdinfo/{number}").read_text())))
     return total
 
 
 def _stopped(testbed: Testbed, crowd: Crowd, throttler: Throttler, before: State) -> tuple[str, ...]:
-    """End the throttler; return what is left of it."""
+    """End the throttler. Return what it has left behind."""
     code = throttler.process.stop(STOPPED)
     found = tuple(differences(before, crowd.state()))
     return found if code == 0 else (*found, f"exit code {code}")

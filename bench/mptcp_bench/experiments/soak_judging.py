@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Judge whether a throttler grew, missed a subflow or capped a wrong one over a long time. Pure.
 
-What cannot be read of a dead throttler is NaN, and misses its aim.
+If the throttler was dead, its values are NaN, and miss their aims.
 """
 
 from __future__ import annotations
@@ -14,68 +14,69 @@ from ..statistics import mean_or_nan, median
 from .aims import Aim
 
 GROWTH = 0.05
-"""As a share, from the second third of the time to the last; the first third is warm-up."""
+"""Most growth, as a share, from the second third of the time to the last. The first third is warm-up."""
 PROXY_GROWTH = 0.1
-"""The same for Squid, whose memory pools are not ours."""
+"""Most growth of Squid, which is larger because Squid's memory pools are not ours."""
 CHECKED = 500
-"""Connections drawn at each sample; their caps are compared with the kernel's entries."""
+"""Number of connections that are drawn at each sample. Their caps are compared with the kernel's entries."""
 EXAMPLES = 3
-"""Wrong connections that are kept."""
+"""Number of wrong connections that each sample keeps."""
 CAP = 1e9
-"""Bits/s."""
+"""The crowd's cap in bits/s."""
 KEPT = 0.95
-"""Share of the cap, as the mean of all samples."""
+"""Least mean rate of the cap's class over all samples, as a share of the cap."""
 STANDING = 0.95
-"""Share of the wanted tunnels, in the sample with the fewest."""
+"""Least number of tunnels in any sample, as a share of the wanted number."""
 REPLACED = 0.9
-"""Share of the tunnels to be replaced. With fewer there was no churn, and a lack of growth proves nothing."""
+"""Least number of replaced tunnels, as a share of the wanted number. Without replacements, no growth proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSize:
-    """Memory and descriptors of a process."""
+    """Memory and number of descriptors of one or several processes."""
 
     resident: float = math.nan
-    """MB (10^6)."""
+    """Resident memory in MB (10^6 bytes)."""
     descriptors: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """State at one moment."""
+    """Measurements at one moment."""
 
     time: float
     """Seconds since churn began."""
     standing: int
-    """Tunnels."""
+    """Number of established tunnels."""
     opened: int
-    """Tunnels since the start."""
+    """Number of tunnels opened since the start."""
     daemon: ProcessSize
     proxy: ProcessSize
     bpf: float
     """Bytes of the throttler's BPF maps."""
     entries: int
-    """In the throttler's sets."""
+    """Number of entries in the throttler's sets."""
     classes: int
     shown: int
-    """Connections in ``status``."""
+    """Number of connections in ``status``."""
     missed: int
-    """Connections with two subflows in the kernel before and after, but not in ``status``."""
+    """Number of connections that had two subflows in the kernel before and after ``status``, which does not show
+    them."""
     invented: int
-    """The reverse of :attr:`missed`."""
+    """Number of connections that ``status`` shows, but the kernel had neither before nor after."""
     checked: int
-    """Connections whose entries were compared."""
+    """Number of connections whose entries were compared."""
     wrong: int
-    """Checked connections with a subflow in the wrong class, or in none."""
+    """Number of compared connections with a subflow in the wrong class, or in none."""
     examples: tuple[str, ...] = ()
-    """The first wrong ones."""
+    """The first of the wrong connections."""
     ceil: float = math.nan
-    """Of the cap's class, bits/s; NaN if there is none."""
+    """Rate of the cap's class in bits/s; NaN if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """All measurements."""
+    """All measurements of the experiment."""
 
     seconds: float
     """Planned duration."""
@@ -86,9 +87,9 @@ class Soak:
     """Tunnels to be replaced per second."""
     samples: tuple[Reading, ...]
     ended: int
-    """Tunnels that the proxy ended."""
+    """Number of tunnels that the proxy ended; it should end none."""
     cores: float
-    """Processor share of the throttler."""
+    """Processor cores that the throttler used."""
     left: tuple[str, ...]
     """Dumps that differ between before the start and after SIGTERM, and an exit code other than 0."""
 
@@ -102,7 +103,7 @@ def misplaced(
 ) -> list[str]:
     """Return a line for each *checked* connection with a subflow whose class contradicts the policy.
 
-    *subflows* has the remote end (ADDRESS:PORT) and the path of each subflow by token, *entries* the class of each
+    *subflows* has, by token, each subflow's remote end (ADDRESS:PORT) and path. *entries* has the class of each
     remote end. *capped* is the capped path, *cap* its class, empty if it has none.
     """
     found = []
@@ -116,23 +117,23 @@ def misplaced(
 
 
 def growth(samples: Sequence[Reading], value: Callable[[Reading], float]) -> float:
-    """Return the growth of *value*'s median from the second to the last third, a share; NaN without values."""
+    """Return the growth of *value*'s median from the second third to the last, as a share; NaN without values."""
     third = len(samples) // 3
     middle, last = samples[third : 2 * third], samples[2 * third :]
     found = [value(each) for each in (*middle, *last)]
     if not middle or not all(map(math.isfinite, found)):
         return math.nan
     before, after = median([value(each) for each in middle]), median([value(each) for each in last])
-    # A count of one, such as a class, may grow by one.
+    # Divide by at least 1, because a median can be 0.
     return (after - before) / max(before, 1.0)
 
 
 def judge(soak: Soak) -> list[Aim]:
-    """Return the aims."""
+    """Return the aims for all measurements."""
     samples = soak.samples
     wanted = int(soak.seconds / soak.interval)
     replaced = (samples[-1].opened - samples[0].opened) / (samples[-1].time - samples[0].time) if samples[1:] else 0.0
-    # Tunnels that are replaced while status and the kernel are read are not compared.
+    # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
     least = max(1, min(CHECKED, soak.tunnels // 2))
     kinds: tuple[tuple[str, float, Callable[[Reading], float]], ...] = (
         ("throttler's resident memory", GROWTH, lambda each: each.daemon.resident),
@@ -165,7 +166,7 @@ def judge(soak: Soak) -> list[Aim]:
             "caps: connections compared, fewest in a sample", min((s.checked for s in samples), default=0), least=least
         ),
         Aim("caps: wrong, most in a sample", max((s.wrong for s in samples), default=math.inf), most=0),
-        # A cap that repays an overshoot halves its class; with little to repay, that lasts a moment in many seconds.
+        # While a cap repays an overshoot, its class has half of the rate. With little to repay, this is short and rare.
         Aim(
             "caps: rate of the class / the cap's, mean",
             mean_or_nan([s.ceil for s in samples]) / CAP,

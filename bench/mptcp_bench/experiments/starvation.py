@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who starves beside a low cap: what each path carries, capped or not, and beside clients that vanished.
+"""Whether a path or client starves beside a low cap: what each path carries, also beside clients that vanished.
 
-A download runs under the policy, over paths some of which have low caps; shown is what each path carries in the steady
+A download runs under a policy that gives some of its paths low caps. Shown is the rate of each path in the steady
 state, as a share of its link or cap. For comparison, the same download runs without a policy over links that really are
-as slow as the caps. In the layouts ``vanished-N``, N other downloads share the cap, and fall silent on both their
-paths.
+as slow as the caps. In the layouts ``vanished-N``, N other downloads share the cap, and then their client is cut off on
+both paths.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .tables import new_table
 from .two_paths import dropping
 
 VARIANTS = (UNDER_POLICY, "link")
-"""Under the policy; over links as fast as the caps, without a policy."""
+"""The download under the policy; and without a policy, over links as slow as the caps."""
 OPTIONS = {
     "layout": f"{', '.join(LAYOUTS)}; default all but vanished-1000",
     "variant": f"{', '.join(VARIANTS)}; default both",
@@ -52,19 +52,19 @@ OPTIONS = {
 }
 RUNS, QUICK_RUNS = 3, 1
 SILENT = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop'
-"""Rules for nft(8) that cut off the other clients, both ways."""
+"""Rules for nft(8) that drop all packets from and to the other clients."""
 CROWDED = 50
-"""From this number of vanishing clients on, they are one program."""
+"""If at least this many clients vanish, they are one program (a crowd)."""
 WARM, MEASURED = 4.0, 8.0
-"""Seconds of a download before and during the measurement."""
+"""Seconds that a download runs before the measurement, and seconds of the measurement."""
 GIVEN_UP = 2.0
-"""Seconds between the others' vanishing and the measurement."""
+"""Seconds from the vanishing of the other clients to the measurement."""
 CROWD_GIVEN_UP = 30.0
-"""The same for a thousand, each of which had a packet in 2.4 seconds: TCP waits that long before it retries."""
+"""The same seconds for a thousand clients. Each had a packet in 2.4 seconds, and TCP waits that long for a retry."""
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run the layouts that *options* choose."""
+    """Run the layouts and variants that *options* choose."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
     usual = [name for name in LAYOUTS if name != "vanished-1000"]
     layouts = [LAYOUTS[name]() for name in choice(options, "layout", LAYOUTS, usual)]
@@ -108,13 +108,14 @@ class _Site:
         crowd = Crowd.built(testbed, layout.vanishing, OTHERS) if layout.vanishing >= CROWDED else None
         proxy = crowd.proxy if crowd else start_proxy(host, control="bbr")
         origin = start_origin(testbed["origin"], {"big": FILE_SIZE})
-        # An IPv4 address in IPv6 form: Linux joins by IPv6 only what was opened on an IPv6 socket.
+        # Use the proxy's IPv4 address in IPv6 form: Linux joins by IPv6 only if the connection was opened on an IPv6
+        # socket.
         through = f"http://[::ffff:{host.service_address()}]:{PROXY_PORT}" if layout.mapped else proxy.url()
         download = ["curl", "-s", "-m", "90", "-o", "/dev/null", "-x", through, origin.url("big")]
         return cls(testbed, layout, variant, proxy, mptcp_command(download), crowd)
 
     def run(self) -> Measured:
-        """Download once. Raises TestbedError without all subflows, EmulationError if the paths were wrong."""
+        """Run one download. Raises TestbedError if a subflow is missing, EmulationError if the paths were wrong."""
         client = self.testbed["client"]
         wait_until(lambda: not self._subflows(), "the last download's subflows are gone", timeout=30)
         addresses = {load.name: load.address for load in self.layout.loads}
@@ -156,7 +157,7 @@ class _Site:
 
 
 def table_of(measured: Sequence[Measured]) -> Table:
-    """Return the means over the runs."""
+    """Return the table of the worst paths, by the means over the runs."""
     columns = ("layout", "variant", "runs", "uncapped: worst path", "capped: worst path", "together", "again s")
     table = new_table("Who starves beside a low cap", columns, left=("layout", "variant"))
     for layout, variant in dict.fromkeys((m.layout, m.variant) for m in measured):

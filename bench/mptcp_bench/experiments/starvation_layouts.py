@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The layouts of the experiment ``starvation``: topologies with low caps on some of their paths, as data. Pure."""
+"""The layouts of the experiment ``starvation``: topologies in which some paths have low caps, as data. Pure."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ NAMES = "abcdefgh"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A topology, what each path must carry, and who vanishes."""
+    """A topology, what each of its paths must carry, and how many other clients vanish."""
 
     name: str
     loads: tuple[PathLoad, ...]
     build: Callable[[Sequence[int]], Topology]
-    """Makes the topology from the rate of each path's link, bits/s."""
+    """Function that makes the topology from the rate of each path's link in bits/s."""
     networks: tuple[tuple[str, ...], ...]
-    """The clients' networks, by path: the policy distinguishes the paths by them."""
+    """The clients' networks of each path, by which the policy distinguishes the paths."""
     vanishing: int = 0
-    """Number of other clients that share the paths and their caps, and fall silent."""
+    """Number of other clients that share the paths and their caps, and then are cut off."""
     mapped: bool = False
-    """The client opens its connections on IPv6 sockets to the proxy's IPv4 address."""
+    """Whether the client connects to the proxy's IPv4 address from an IPv6 socket."""
     one_link: bool = False
-    """All paths share one link, as fast as all together: it has no physical counterpart."""
+    """Whether all paths share one link, with their total rate. Such a layout has no variant with slow links."""
 
     def topology(self, physical: bool) -> Topology:
-        """Return the topology; *physical*: with links as fast as the caps."""
+        """Return the topology. If *physical*, its links are as slow as the caps."""
         return self.build([load.due if physical else load.link for load in self.loads])
 
     def policy(self) -> str:
-        """Return the policy with the caps, as text."""
+        """Return the text of the policy with the caps."""
         named = zip(self.loads, self.networks, strict=True)
         lines = ["version: 1", "paths:"]
         lines += [f"  {load.name}: {{clients: [{', '.join(networks)}]}}" for load, networks in named]
         if self.vanishing:
-            # The guard would lift the caps of the vanished clients two seconds later.
+            # Without this, the guard would lift the caps two seconds after the clients vanish.
             lines.append("guard: {enabled: false}")
         lines.append("rules:")
         for load in self.loads:
@@ -68,7 +68,7 @@ def _networks(count: int) -> tuple[tuple[str, ...], ...]:
 
 
 def _emulated(rates: Sequence[int], rtts: Sequence[int]) -> list[EmulatedPath]:
-    """*rtts* are in milliseconds."""
+    """Return paths with *rates* in bits/s and *rtts* in milliseconds."""
     return [
         EmulatedPath(name, *[Direction(rate, rtt * 500) for _ in ("down", "up")])
         for name, rate, rtt in zip(NAMES, rates, rtts, strict=False)
@@ -89,13 +89,13 @@ def _with_address(topology: Topology, node: str, device: str, address: str) -> T
 
 
 def eight() -> Layout:
-    """A tester's eight paths, with three low caps."""
+    """Return the layout of a tester: eight paths, three with low caps."""
     loads = _loads((10, 10, 10, 10, 6, 6, 6, 6), (7.3, 1, None, None, 0.7, None, None, None))
 
     def build(rates: Sequence[int]) -> Topology:
         topology = paths(list(rates), name="eight-paths")
         joins = list(zip(loads, topology.devices("client"), strict=True))[1:]
-        # The kernel takes eight endpoints, and the first path already has its subflow.
+        # The kernel allows eight endpoints. The first path needs none, because connections open on it.
         ends = [Endpoint(load.address, device, number) for number, (load, device) in enumerate(joins, 2)]
         return _with_endpoints(topology, "client", *ends)
 
@@ -103,19 +103,19 @@ def eight() -> Layout:
 
 
 def three() -> Layout:
-    """Three paths of different lengths with a cap on one that is neither the shortest nor the longest."""
+    """Return three paths of different delay, with a cap on the one with the middle delay."""
     loads = _loads((20, 20, 20), (None, 1, None))
     return Layout("three", loads, lambda rates: paths(_emulated(rates, (10, 40, 60))), _networks(3))
 
 
 def low(cap: float) -> Layout:
-    """DSL beside LTE with a cap, Mbit/s, as after a used-up volume."""
+    """Return DSL beside LTE, which has a cap in Mbit/s, as when a data volume is used up."""
     loads = _loads((50, 20), (None, cap))
     return Layout(f"low-{cap * 1000:g}k", loads, lambda rates: paths(_emulated(rates, (20, 60))), _networks(2))
 
 
 def families() -> Layout:
-    """A capped IPv6 join beside IPv4: the proxy announces its IPv6 address."""
+    """Return a capped IPv6 subflow that joins beside IPv4. The proxy announces its IPv6 address."""
     first, join = _loads((30, 20), (None, 3))
     join = replace(join, address="fd77:2::2")
 
@@ -128,7 +128,7 @@ def families() -> Layout:
 
 
 def fullmesh() -> Layout:
-    """Two client addresses and two proxy addresses make four subflows; two share a cap."""
+    """Return two client addresses and two proxy addresses, which make four subflows. Two of these share a cap."""
     loads = _loads((30, 20), (None, 3))
 
     def build(rates: Sequence[int]) -> Topology:
@@ -144,7 +144,7 @@ def fullmesh() -> Layout:
 
 
 def prefixes() -> Layout:
-    """One link on which the client has two addresses, one of them capped."""
+    """Return one link on which the client has two addresses. One of these is capped."""
     first, second = _loads((19.3, 0.7), (None, 0.7))
     second = replace(second, address=SECOND_ADDRESS)
 
@@ -158,14 +158,14 @@ def prefixes() -> Layout:
 
 
 def vanished(count: int) -> Layout:
-    """*count* downloads beside this one share its cap and fall silent."""
+    """Return a layout in which *count* other downloads share the cap, and then are cut off."""
     loads = _loads((50, 20), (5, None))
 
     def build(rates: Sequence[int]) -> Topology:
         topology = paths(_emulated(rates, (20, 20)))
         return with_second_client(topology, OTHERS, rates) if count else topology
 
-    # The second client's networks belong to the same two paths.
+    # The policy's paths contain the networks of both clients.
     pairs = zip(PATH_NETWORKS, SECOND_CLIENT_NETWORKS, strict=False)
     networks = tuple((f"10.77.{own}.0/24", f"10.77.{other}.0/24") for own, other in pairs)
     return Layout(f"vanished-{count}", loads, build, networks, vanishing=count)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Steering modes on real downloads: what each path carries when the policy names a mode.
+"""Steering modes on real downloads: what each path carries if the policy names a mode.
 
-*active-standby*: Wi-Fi active, Ethernet standby; Wi-Fi's path drops everything for a while. *priority-based*: Wi-Fi
-first; for a while the origin sends less than Wi-Fi carries. *load-balancing*: 70/30 and 50/50; and 60/40 and 85/15
-while the origin sends less than the paths carry. *smallest-delay*: beside a policy without rules. Rates count what
-arrives at the client.
+*active-standby*: Wi-Fi is active, Ethernet standby; for a while Wi-Fi's router drops all packets. *priority-based*:
+Wi-Fi is first; for a while the origin sends less than Wi-Fi could carry. *load-balancing*: 70/30 and 50/50; and 60/40
+and 85/15 while the origin sends less than the paths could carry. *smallest-delay*: compared with a policy without
+rules. Rates count what arrives at the client.
 
-The other parts are outages of one path under each mode (``experiments.steering_outages``), and how much goes over the
-later path under priority-based (``experiments.steering_overflow``).
+Two further parts measure outages of one path in each mode (``experiments.steering_outages``), and how much data goes
+over the later path in the priority-based mode (``experiments.steering_overflow``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .steering_modes_judging import AFTER, ETHERNET, EVENT, PACED, SLOW_ORIGIN, 
 from .two_paths import slow_origin, two_paths, wifi_dropping
 
 RTTS = ("20/20", "60/20")
-"""Milliseconds, Ethernet and Wi-Fi."""
+"""RTTs of Ethernet and Wi-Fi in milliseconds."""
 RUNS, QUICK_RUNS = 5, 1
 OPTIONS = {
     "rtt": f"in modes: RTTs in ms, Ethernet/Wi-Fi, default {','.join(RTTS)}",
@@ -61,12 +61,12 @@ KINDS: dict[str, tuple[str | None, Callable[[Testbed], AbstractContextManager[No
     "smallest-delay": ("{mode: smallest-delay}", None),
     "no rule": (None, None),
 }
-"""The policy of each, and the event in mid-transfer."""
+"""For each kind of download its steering rule, and the event in mid-transfer; None if it has none."""
 QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run what *options* choose: every mode at each RTT, outages, and the overflow."""
+    """Run the parts that *options* choose: the modes at each RTT, the outages, and the overflow."""
     need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     kinds = choice(options, "kind", KINDS, QUICK_KINDS if quick else None, by="|")
@@ -118,14 +118,14 @@ def _modes(
 
 
 def _checked(setup: Setup, rtt: str, kind: str) -> Measured:
-    """Like :func:`measure`, but raise ValueError if the samples are too few."""
+    """Call :func:`measure`, and raise ValueError if it has too few samples."""
     one = measure(setup, rtt, kind)
     one.findings()
     return one
 
 
 def measure(setup: Setup, rtt: str, kind: str) -> Measured:
-    """Download under a mode, with its event. Raises EmulationError if the paths were not as asked."""
+    """Download in a mode, with the mode's event. Raises EmulationError if the paths were not as asked."""
     steer, happening = KINDS[kind]
     rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
     setup.load_between(steering_cells.POLICY % rules, [] if steer is None else ["steered"])
@@ -142,14 +142,14 @@ def measure(setup: Setup, rtt: str, kind: str) -> Measured:
 
 
 def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
-    """Return the picture of *measured*; empty if only downloads without a mode were measured."""
+    """Return the picture of *measured*; empty if it has only downloads without a mode."""
     there = {one.kind for one in measured}
     kinds = [kind for kind in KINDS if kind != "no rule" and kind in there]
     return (Picture("steering", lambda target: draw(target, measured, kinds)),) if kinds else ()
 
 
 def draw(target: Path, measured: Sequence[Measured], kinds: Sequence[str]) -> None:
-    """Draw the first run of each of *kinds* at the first RTT."""
+    """Draw, for each of *kinds*, its first run at the first RTT."""
     figure, panels = stacked(len(kinds), 2.0)
     for axes, kind in zip(panels, kinds, strict=True):
         with suppress(StopIteration):

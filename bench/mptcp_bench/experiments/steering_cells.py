@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment ``steering`` varies in outages: mode, fault, length of the outage, load. Pure."""
+"""The settings that ``steering`` varies in outages: mode, fault, length of the outage, load. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MODES: dict[str, str | None] = {
     "load-balancing": "{mode: load-balancing, weights: {LOST: 60, OTHER: 40}}",
     "smallest-delay": "{mode: smallest-delay}",
 }
-"""Rule of each mode, for the failing path and the other one."""
+"""The steering rule of each mode, with LOST and OTHER in place of the failing path and the other one."""
 PATHS = {"initial": ("ethernet", "wifi"), "joined": ("wifi", "ethernet")}
-"""The failing path and the other one, by the failing subflow: connections open over Ethernet."""
+"""The failing path and the other one, by the subflow that fails. Connections open over Ethernet."""
 LOST_RATE, OTHER_RATE = 30, 20
-"""Mbit/s of the failing path and the other one."""
+"""Rates of the failing path and the other one in Mbit/s."""
 BY_ORDER = ("active-standby", "priority-based")
 FAULTS = {
     "link": "the client's own link goes down",
@@ -31,7 +31,7 @@ FAULTS = {
     "silent": "the path's router drops everything",
 }
 OUTAGES = (2, 8, 30)
-"""Seconds."""
+"""Lengths of the outages in seconds."""
 LOADS = {
     "full": "as fast as it goes",
     "paced": "full speed, so that all paths are open, then what the origin sends: 12 Mbit/s",
@@ -56,7 +56,7 @@ QUICK = {"mode": "none,active-standby,priority-based", "fault": "silent", "outag
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of what is varied."""
+    """One combination of the varied settings."""
 
     mode: str
     fault: str
@@ -74,7 +74,7 @@ class Cell:
 
     @property
     def rule(self) -> str:
-        """The policy's list of rules."""
+        """The text of the policy's list of rules."""
         steer = MODES[self.mode]
         if steer is None:
             return "[]"
@@ -83,12 +83,12 @@ class Cell:
 
     @property
     def unsteered(self) -> Cell:
-        """The same cell without a mode."""
+        """The same outage without a steering mode."""
         return replace(self, mode=NONE, stale=0)
 
 
 def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
-    """Return the chosen cells, those of one fault, outage and load together. Raises OptionError."""
+    """Return the chosen cells, in an order that keeps the modes of one outage together. Raises OptionError."""
     given = {**(QUICK if quick else {}), **options}
     modes, faults, loads = (choice(given, name, known) for name, known in CHOICES.items())
     losts = choice(given, "lost", PATHS, ["initial"])
@@ -97,7 +97,7 @@ def cells(options: Mapping[str, str], quick: bool) -> list[Cell]:
     if not (probe == 0 or 1000 <= probe <= 120_000) or stale > 255:
         raise refused(OPTIONS)
     return [
-        # The throttler sets it only for a mode; the comparison runs without it.
+        # Without a mode the throttler does not change stale_loss_cnt, so the comparison runs without it.
         Cell(mode, fault, outage, load, lost, probe, stale if mode != NONE else 0)
         for load, fault, lost, outage, mode in product(loads, faults, losts, outages, modes)
     ]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What each path carried under a steering mode, from byte counters over one download, and the aims. Pure.
+"""What each path carried in a steering mode, from byte counters over one download, and the aims. Pure.
 
-Rates count what arrives at the client, on the wire; times are seconds on the samples' clock.
+Rates count what arrives at the client, on the wire. Times are seconds on the samples' clock.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .devices import DEVICES
 from .tables import mean, new_table
 
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
-"""Mbit/s."""
+"""Rates of Ethernet, of Wi-Fi, and of the origin while it is slow, in Mbit/s."""
 WARM, EVENT, AFTER = 6.0, 6.0, 10.0
-"""Seconds before, during and after the event."""
+"""Seconds that are recorded before, during and after the event."""
 BEGUN = 1.0
-"""Seconds from the start of the client's program until both paths stand, and the mode controls them."""
+"""Seconds from the start of the client's program until both subflows exist and the mode controls them."""
 WINDOW = 10.0
-"""Seconds over which shares are taken."""
+"""Seconds over which a path's share is computed."""
 PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
-"""Mbit/s that the origin sends all the time."""
+"""Rate in Mbit/s at which the origin sends during the whole download."""
 FULL = (0.95 * (ETHERNET + WIFI), 1.05 * (ETHERNET + WIFI))
-"""Mbit/s with both paths full: a link that carries more was not emulated."""
+"""Least and most rate in Mbit/s if both paths are full. A link that carries more was not emulated."""
 SHARE = (None, 5.0)
-"""Percentage points."""
+"""Least and most deviation from the wanted share, in percentage points."""
 AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
     "active-standby": {
         "standby's share before": (None, 0.001),
@@ -49,31 +49,31 @@ AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
     **{kind: {"worst over 10 s, points": SHARE, "Mbit/s": (0.9 * rate, None)} for kind, rate in PACED.items()},
     "smallest-delay": {"Mbit/s": FULL},
 }
-"""Least and most of the mean of a finding, by mode."""
+"""Least and most mean of each finding, by mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One download."""
+    """One download with its samples."""
 
     rtt: str
-    """Milliseconds, Ethernet/Wi-Fi."""
+    """RTTs of Ethernet/Wi-Fi in milliseconds."""
     kind: str
     event: float
     """When the event began."""
     samples: tuple[Sample, ...]
 
     def share(self, device: str, start: float, end: float) -> float:
-        """Return the share of all bytes that came over *device* between two times."""
+        """Return *device*'s share of all bytes that came between two times."""
         each = {name: mean_rate(self.samples, name, start, end) for name in DEVICES}
         return each[device] / max(1.0, sum(each.values()))
 
     def total(self, start: float, end: float) -> float:
-        """Return the Mbit/s of both paths between two times."""
+        """Return the rate of both paths together, in Mbit/s, between two times."""
         return sum(mean_rate(self.samples, device, start, end) for device in DEVICES) / 1e6
 
     def findings(self) -> dict[str, float]:
-        """Return the values that this mode is measured by, by name; a time is infinite if it never happened."""
+        """Return the findings of this mode by name. The time of an event that never happened is infinite."""
         end = self.samples[-1].time
         if self.kind == "active-standby":
             return {
@@ -110,7 +110,7 @@ class Measured:
 
 
 def by_cell(measured: Sequence[Measured]) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return the findings of all downloads by RTT and mode, then by name."""
+    """Return the findings of all downloads, by RTT and mode, then by name."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for one in measured:
         for what, value in one.findings().items():
@@ -119,7 +119,7 @@ def by_cell(measured: Sequence[Measured]) -> dict[tuple[str, str], dict[str, lis
 
 
 def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs: int) -> list[Aim]:
-    """Return the aims of the *planned* RTTs and modes, by the means of *runs* planned runs each."""
+    """Return the aims of the *planned* RTTs and modes, for means over *runs* runs each."""
     found = []
     measures = by_cell(measured)
     for rtt, kind in planned:
@@ -132,7 +132,7 @@ def aims(measured: Sequence[Measured], planned: Sequence[tuple[str, str]], runs:
 
 
 def table_of(measured: Sequence[Measured]) -> Table:
-    """Return the means over the runs."""
+    """Return the table of all findings, as means over the runs."""
     table = new_table("Steering modes", ("RTT ms", "mode", "what", "mean"), left=("RTT ms", "mode", "what"))
     for (rtt, kind), findings in by_cell(measured).items():
         names = [(rtt, kind), *[("", "")] * (len(findings) - 1)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Outages under the steering modes: one path fails in mid-transfer, in three ways, and comes back.
+"""Outages in the steering modes: one path fails in mid-transfer, in one of three ways, and comes back.
 
-The transfers use the real proxy and throttler. The path that fails has 30 Mbit/s and is the first one for the modes by
-order; the other has 20 Mbit/s; the RTT is 20 ms. Every 0.1 s the experiment records what the application has, what each
-path carries and which subflows the proxy has made backup.
+The transfers use the real proxy and throttler. The failing path has 30 Mbit/s, and is the first one for the modes with
+an order. The other path has 20 Mbit/s. The RTT is 20 ms. Every 0.1 s the experiment records how much the application
+has got, what each path carries, and which subflows the proxy has made a backup.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from .steering_outages_judging import APPLICATION, Outcome, Watched, aims, besid
 from .two_paths import dropping, slow_origin, two_paths
 
 PACE, RTT = 12, 20
-"""Mbit/s, ms."""
+"""Rate of the slow origin in Mbit/s, and RTT of both paths in ms."""
 FAST, WARM = 4.0, 8.0
-"""Seconds at full speed, and before the failure."""
+"""Seconds at full speed before a paced load, and seconds before the failure."""
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
-"""Seconds watched afterwards: 1.5 times the outage, within these limits."""
+"""Least and most seconds that are recorded after the outage; between them, 1.5 times the outage."""
 PROBE = "net.ipv4.tcp_rto_max_ms"
-"""From Linux 6.15 on."""
+"""The sysctl that limits the retransmission timeout, since Linux 6.15."""
 NETWORKS = {bytes((10, 77, 1)): "ethernet", bytes((10, 77, 2)): "wifi"}
 
 
 @contextmanager
 def failing(testbed: Testbed, cell: Cell) -> Iterator[None]:
-    """Let the path of *cell* fail in its way."""
+    """Let the path of *cell* fail, in the cell's way, until the context ends."""
     lost = PATHS[cell.lost][0]
     router = testbed["hop1" if lost == "ethernet" else "hop2"]
     match cell.fault:
@@ -60,7 +60,7 @@ def failing(testbed: Testbed, cell: Cell) -> Iterator[None]:
 
 
 class OutageRecorder(Recorder):
-    """Samples what each path carries, what the application has, and which subflows the proxy has made backup."""
+    """Record what each path carries, what the application has got, and which subflows the proxy made a backup."""
 
     def __init__(self, client: LiveNode, proxy: LiveNode, done: Callable[[], int], sent: bool) -> None:
         super().__init__(client, DEVICES, direction="sent" if sent else "received")
@@ -84,7 +84,7 @@ class OutageRecorder(Recorder):
 
 
 def measure(setup: Setup, cell: Cell) -> Watched:
-    """Transfer under a mode, let a path fail and come back, watch. Raises EmulationError if paths were wrong."""
+    """Transfer in a mode while a path fails and comes back. Raises EmulationError if the paths were not as asked."""
     setup.load_between(POLICY % cell.rule, [] if cell.mode == NONE else ["steered"])
     uploading = cell.load == "upload"
     with ExitStack() as stack:
@@ -115,13 +115,13 @@ def _received_by(origin: LiveNode) -> Callable[[], int]:
 
 
 def _written_by(process: Process) -> Callable[[], int]:
-    """Return a reader of the bytes that *process* has written: what a downloading application has."""
+    """Return a function that reads how many bytes *process* has written, which is what a downloader has got."""
     io = Path(f"/proc/{process.pid}/io")
     return lambda: int(io.read_text().split("wchar: ")[1].split()[0])
 
 
 def run(console: Console, seed: int, cells: Sequence[Cell], runs: int, attempts: Attempts) -> Findings:
-    """Run *cells*, each *runs* times."""
+    """Run each of *cells* *runs* times."""
 
     def once(setup: Setup, cell: Cell) -> tuple[Cell, Outcome]:
         return cell, outcome(measure(setup, cell))
@@ -134,7 +134,7 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int, attempts:
         try:
             with Testbed(paths(two_paths(rates, (RTT, RTT))), seed=seed) as testbed, ExitStack() as stack:
                 if probe:
-                    # Before the proxy: connections inherit it from the listening socket.
+                    # Set it before the proxy starts, because connections inherit the value from the listening socket.
                     stack.enter_context(testbed["proxy"].sysctl(PROBE, str(probe)))
                 setup = Setup.built(testbed, POLICY % "[]", up=True)
                 for number, cell in enumerate(there, 1):
@@ -142,7 +142,7 @@ def run(console: Console, seed: int, cells: Sequence[Cell], runs: int, attempts:
                     one = attempts.of(partial(once, setup, cell), str(cell), check=testbed.check_emulation)
                     measured += [one] if one else []
         except TestbedError as error:
-            # Earlier measurements must not be lost; the verdicts show that this host was too busy.
+            # Keep the measurements of other testbeds. The missing runs show that this host was too busy.
             void.append(str(error))
     data = {"outages": [{"cell": str(cell), **asdict(each)} for cell, each in measured]}
     return Findings(

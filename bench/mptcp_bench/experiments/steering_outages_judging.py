@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Judge a transfer in an outage of one path. Pure.
+"""Judge a transfer during an outage of one path. Pure.
 
-The application's bytes are those that it read in order, a path's bytes those on the client's interface. A mode is
-compared with the same outage without one: it must neither be slower nor stand still longer.
+The application's bytes are the ones that it has read in order; a path's bytes are counted at the client's interface. A
+mode is compared with the same outage without a mode: it must neither be slower nor make the application wait longer.
 """
 
 from __future__ import annotations
@@ -21,61 +21,62 @@ from .steering_cells import BY_ORDER, LOST_RATE, NONE, Cell
 from .tables import mean, new_table
 
 APPLICATION = "application"
-"""Counter of the bytes that the application has."""
+"""Name of the counter of the bytes that the application has got."""
 MIN_PROGRESS = 1_000_000
-"""Bits/s. An application that gets less in 0.1 s stands still."""
+"""Bits/s. If the application gets less in 0.1 s, it stands still."""
 SETTLE = 2.0
-"""Seconds after the failure that the rate leaves out in an outage of at least twice as long."""
+"""Seconds after the failure that are left out of the rate, if the outage is at least twice as long."""
 SLOWER = 0.15
-"""Share by which a mode may be slower than the same outage without one: two runs without one differ by as much."""
+"""Non-inferiority margin: the share by which a mode may be slower than the same outage without it. Two runs without a
+mode differ by as much."""
 SWITCHED = 1.0
-"""Seconds for which the application may stand still."""
+"""Most seconds that the application may stand still."""
 FIRST_ALONE = 1.05 * LOST_RATE
-"""Most Mbit/s before the failure, in any run, if a mode by order should use only its first path."""
+"""Most Mbit/s before the failure, in any run, if a mode with an order must use only its first path."""
 FLIPS = 2
-"""Most changes of one subflow's flag."""
+"""Most changes of one subflow's backup flag."""
 BACK = 0.5
-"""Share of its earlier rate at which the lost path is back."""
+"""If the failed path carries this share of its earlier rate, it is back."""
 BACK_WINDOW = 0.5
-"""Seconds for which it must carry that."""
+"""Seconds for which the failed path must carry that share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One transfer. Times in seconds on the samples' clock."""
+    """The recorded transfer. Times are in seconds on the samples' clock."""
 
     samples: tuple[Sample, ...]
     flags: tuple[tuple[float, Mapping[str, bool]], ...]
-    """Time, and by path whether the proxy had made its subflow a backup."""
+    """Each sample's time and, by path, whether the proxy had made the path's subflow a backup."""
     failed: float
     restored: float
     lost: str
-    """The client's device on the failed path."""
+    """The client's device on the path that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One transfer with an outage."""
+    """The judged values of one transfer with an outage."""
 
     before: float
-    """Mbit/s of the application before the outage."""
+    """Rate of the application before the outage, Mbit/s."""
     during: float
-    """Mbit/s of the application in the outage; from ``SETTLE`` on if it is long."""
+    """Rate of the application in the outage, Mbit/s; without its first ``SETTLE`` seconds if it is long."""
     still: float
-    """Longest time in seconds that the application stood still, which began in or lasted into the outage."""
+    """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
     back: float
-    """Seconds from the end of the outage until the lost path carries data again; infinite if never."""
+    """Seconds from the end of the outage until the failed path carries data again; infinite if never."""
     after: float
-    """Mbit/s of the application after the outage."""
+    """Rate of the application after the outage, Mbit/s."""
     flips: int
-    """From the failure on, changes of the flag that changed most."""
+    """Number of changes since the failure of the backup flag that changed most often."""
 
 
 def outcome(watched: Watched) -> Outcome:
     """Judge one transfer.
 
-    Raises ValueError if there are too few samples, or if the application had nothing before the failure: of two
-    transfers without a byte, neither is slower.
+    Raises ValueError if there are too few samples, or if the application got nothing before the failure: a comparison
+    of two transfers without a byte would find neither slower.
     """
     samples, failed, restored = watched.samples, watched.failed, watched.restored
     end = samples[-1].time
@@ -118,8 +119,8 @@ def _flips(watched: Watched) -> int:
 def aims(measured: Sequence[tuple[Cell, Outcome]], planned: Sequence[Cell], runs: int) -> list[Aim]:
     """Return the aims of the *planned* cells, with *runs* planned runs each.
 
-    A mode is compared with the same outage without one, if measured: by non-inferiority for several runs of each. One
-    run each gives a figure with a bound, not a comparison of means.
+    A mode is compared with the same outage without a mode, if that was measured: by non-inferiority for several runs
+    of each. With one run of each, it is compared with a bound, and means are not compared.
     """
     found = []
     for cell in planned:
@@ -136,14 +137,14 @@ def _compared(cell: Cell, outcomes: Sequence[Outcome], beside: Sequence[Outcome]
     if min(len(steered), len(without)) > 1 and any(without):
         found.append(no_less(f"{cell}: Mbit/s, × without a mode", steered, without, SLOWER))
     elif without:
-        # One run; or nothing came without a mode, and there is nothing to take a share of.
+        # Use a fixed bound for a single run, and if the rate without a mode is 0, so that no ratio exists.
         found.append(Aim(f"{cell}: Mbit/s", fmean(steered), least=round((1 - SLOWER) * fmean(without), 2)))
-    # The other mode by order opens the next path to downloads at full speed, and paced downloads begin so.
+    # priority-based is judged only for uploads: for downloads at full speed, as paced ones begin, it uses both paths.
     if cell.mode == "active-standby" or (cell.mode in BY_ORDER and cell.load == "upload"):
         before = max(each.before for each in outcomes)
         found.append(Aim(f"{cell}: Mbit/s before the failure, by the first path alone", before, most=FIRST_ALONE))
     if cell.load != "upload":
-        # An unsteered kernel's stall is not our fault: a mode may stand still for as long.
+        # Without an order, a mode may stand still as long as the kernel does without a mode.
         most = max([SWITCHED, *([each.still for each in beside] if cell.mode not in BY_ORDER else [])])
         still = fmean(each.still for each in outcomes)
         found.append(Aim(f"{cell}: stands still for s", still, most=round(most, 2)))
@@ -152,7 +153,7 @@ def _compared(cell: Cell, outcomes: Sequence[Outcome], beside: Sequence[Outcome]
 
 
 def table_of(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
-    """Return the means over the runs of each cell."""
+    """Return the table of all cells, as means over their runs."""
     columns = ("load", "fault", "outage s", "mode", "Mbit/s before", "in it", "stands still s", "back s", "flips")
     table = new_table("Outages under the steering modes", columns, left=("load", "fault", "mode"))
     for cell in dict.fromkeys(cell for cell, _ in measured):
@@ -164,7 +165,7 @@ def table_of(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
 
 
 def beside_each_other(measured: Sequence[tuple[Cell, Outcome]]) -> Table:
-    """Return Mbit/s in the outage, seconds still and seconds until back, with a column for each mode."""
+    """Return a table with a column for each mode: rate in the outage, seconds still, seconds until it was back."""
     modes = tuple(dict.fromkeys(cell.mode for cell, _ in measured))
     title = "Beside each other: Mbit/s in the outage, seconds that it stood still, seconds until the path was back"
     table = new_table(title, ("load", "fault", "outage s", *modes), left=("load", "fault"))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where the overflow goes under priority-based steering: the first path must be full before the later one carries.
+"""How much overflows to the later path in the priority-based mode: the first path must be full before it opens.
 
-There is one download through the real proxy and throttler for each pair of rates, of RTTs and each demand, which is
-what the origin sends: part of what the first path carries, more than it, or more than both. For the last seconds it is
-half of what the first path carries, and the later path must close. Rates count what arrives at the client, on the wire.
-Shares are judged by what arrived over both paths, and the later path's opening by the demand.
+One download runs through the real proxy and throttler for each combination of rates, RTTs and demand. The demand is the
+rate at which the origin sends: less than the first path carries, more than it, or more than both. In the last seconds
+the origin sends half of what the first path carries, and the later path must close. Rates count what arrives at the
+client, on the wire. Shares are of what arrived over both paths; the later path's opening is judged by the demand.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ OPTIONS = {
 }
 RULES = "[{name: steered, steer: {mode: priority-based, order: [ethernet, wifi]}}]"
 SETTLED, END, CLOSING = 5.0, 14.0, 8.0
-"""Seconds: begin and end of the measured shares, and how long the demand is then half."""
+"""Begin and end in seconds of the time over which shares are measured, and seconds of the halved demand after it."""
 STEP = 0.5
 BEGUN, OVER = 0.3, 0.02
-"""Share of the overflow from which the later path is open; share of everything below which it is closed."""
+"""The later path is open if it carries this share of the overflow, and closed if it carries less than this share of
+everything."""
 FIRST, EXCESS, OPENED, CLOSED = 0.95, 5.0, 2.0, 5.0
-"""Least used share of the first path; percentage points that the later one may have beyond the overflow; seconds."""
+"""Least used share of the first path; most percentage points that the later path may carry beyond the overflow; most
+seconds until the later path is open, and until it is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,15 @@ class Cell:
     """One combination of the options."""
 
     links: tuple[float, float]
-    """Mbit/s."""
+    """Rates of the first and the later path in Mbit/s."""
     delays: tuple[float, float]
-    """ms."""
+    """RTTs of the first and the later path in ms."""
     demand: int
-    """Percent of the first link; 0 for more than both."""
+    """Demand in percent of the first link's rate; 0 for more than both links."""
 
     @property
     def rate(self) -> int:
-        """Mbit/s that the origin sends."""
+        """Rate at which the origin sends, in Mbit/s."""
         return round(self.links[0] * self.demand / 100) if self.demand else round(4 * sum(self.links))
 
     def __str__(self) -> str:
@@ -75,20 +77,20 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One download."""
+    """The judged values of one download."""
 
     first: float
-    """What the first path carried, as a share of what it could have."""
+    """Rate of the first path, as a share of the rate that it could have carried."""
     excess: float
-    """What the later path carried beyond the overflow, in percentage points of everything."""
+    """Rate of the later path beyond the overflow, in percentage points of the total rate."""
     opened: float
     """Seconds until the later path carried its part; 0 without an overflow."""
     closed: float
-    """Seconds from the end of the demand until it carried nothing."""
+    """Seconds from the end of the demand until the later path carried nothing."""
 
 
 def outcome(cell: Cell, samples: Sequence[Sample], changed: float) -> Outcome:
-    """Judge one download; *changed*: when the demand ended."""
+    """Judge one download. *changed* is when the demand was halved."""
 
     def rate(path: int, start: float, end: float) -> float:
         return mean_rate(samples, DEVICES[path], start, end) / 1e6
@@ -112,7 +114,7 @@ def outcome(cell: Cell, samples: Sequence[Sample], changed: float) -> Outcome:
 
 
 def cells(options: Mapping[str, str]) -> list[Cell]:
-    """Return the cells that *options* choose. Raises OptionError."""
+    """Return the cells that *options* choose. Raises OptionError for an invalid option."""
     try:
         links = [rtts(each) for each in listed(options, "links", LINKS)]
         delays = [rtts(each) for each in listed(options, "delays", DELAYS)]
@@ -122,7 +124,7 @@ def cells(options: Mapping[str, str]) -> list[Cell]:
 
 
 def measure(setup: Setup, cell: Cell) -> Outcome:
-    """Download once. Raises EmulationError if the paths were not as asked."""
+    """Run one download. Raises EmulationError if the paths were not as asked."""
     half = ["tc", "qdisc", "replace", "dev", "eth0", "root", *tbf(round(cell.links[0] / 2 * 1e6), QUEUE_MS)]
     with (
         slow_origin(setup.testbed, cell.rate),
@@ -139,7 +141,7 @@ def measure(setup: Setup, cell: Cell) -> Outcome:
 
 
 def run(console: Console, seed: int, options: Mapping[str, str], runs: int, attempts: Attempts) -> Findings:
-    """Run the cells that *options* choose, each *runs* times."""
+    """Run each cell that *options* choose *runs* times."""
     chosen = cells(options)
     measured: dict[Cell, list[Outcome]] = {each: [] for each in chosen}
     for links, delays in dict.fromkeys((each.links, each.delays) for each in chosen):
@@ -168,7 +170,7 @@ def table_of(measured: Mapping[Cell, Sequence[Outcome]]) -> Table:
 
 
 def aims(measured: Mapping[Cell, Sequence[Outcome]], runs: int) -> list[Aim]:
-    """Return the aims of all cells, by the means of *runs* planned runs each."""
+    """Return the aims of all cells, for the means of *runs* planned runs each."""
     found = []
     for cell, ones in measured.items():
         found.append(Aim(f"{cell}: runs", len(ones), least=runs))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A tunnel over two paths: unmodified OpenVPN over ``mptcp-tunnel``, beside the alternatives.
 
-A download runs through OpenVPN, without cipher, over emulated paths: over each path alone, both at once; over the
-splitter, whose daemons are restarted for each download, so that learning the paths is included; split 50/50; and over
-Multipath TCP. Variants alternate within a run. Each of two inner congestion controls has its own testbed, side by side
-if both together are far below what the machine carries. Further parts are a path that falls silent, paths that change,
-a call beside a download, and the cost of a packet.
+A download runs through OpenVPN, without cipher, over emulated paths. The variants are: each path alone, both at the
+same time; our splitter, whose daemons are restarted for each download, so that it has to learn the paths anew; a 50/50
+split; and Multipath TCP. Variants alternate within a run. Two congestion controls are used inside, each in its own
+testbed. Both testbeds run side by side if their rates together are far below the machine's. Further parts are a path
+that falls silent, paths that change, a call beside a download, and the cost of a packet.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ __all__ = ["OPTIONS", "run"]
 
 T = TypeVar("T")
 LIMIT = 1.3
-"""Multiple of its duration at the sum of its paths after which a download is given up."""
+"""A download is stopped after this multiple of the time that it would take at the sum of its paths' rates."""
 LEARNING = 4.0
-"""Seconds of a download over paths of unequal rates before the measured one: a tunnel lives for days."""
+"""Seconds of a download that precedes the measured one if the paths' rates differ. Real tunnels run for days, so they
+have learned the rates."""
 SILENCE = PathPair((10, 10))
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run the cells that *options* choose."""
+    """Run the cells and parts that *options* choose."""
     chosen = plan(options, quick)
     need(
         "root", "mptcp", "mptcp-pm", "tbf", "nfqueue", "apache2", "curl", "mptcpize", "openvpn", "openssl", "ss", "gcc"
@@ -69,7 +70,7 @@ def _default_control() -> str:
 
 @dataclass(slots=True)
 class Work:
-    """All measurements, one after the other."""
+    """All measurements of a run, made one after the other."""
 
     console: Console
     seed: int
@@ -82,7 +83,7 @@ class Work:
         return CHANGES[:1] if self.plan.quick else CHANGES
 
     def downloads(self, cell: Cell) -> None:
-        """Download with alternating variants in *cell*."""
+        """Run the downloads of *cell*, with alternating variants."""
         seconds, runs = self.plan.seconds, self.plan.runs_of(cell.part)
         with (
             self.attempts.keeping(cell.name, self.measured),
@@ -95,7 +96,7 @@ class Work:
                 self.measured.transfers += got or []
 
     def part(self, part: str) -> None:
-        """Measure a part that has no cells of downloads."""
+        """Measure a part other than downloads; do nothing for another name."""
         measure = {"silence": self._silence, "change": self._change, "call": self._call, "cost": self._cost}
         if part in measure:
             with self.attempts.keeping(part, self.measured):
@@ -147,7 +148,7 @@ class Work:
 
 
 def table_of(measured: Measured, cells: Sequence[Cell]) -> Table:
-    """Return the goodput of each variant, medians in Mbit/s; of the splitter also as a share of the sum."""
+    """Return the median goodput of each variant in Mbit/s; ours also as a share of the sum of both paths."""
     columns = ("paths, Mbit/s", "inside", "a alone", "b alone", "ours", "50/50", "over MPTCP", "ours / sum")
     table = new_table("Goodput of a download through OpenVPN", columns, left=("paths, Mbit/s", "inside"))
     for cell in cells:
@@ -162,7 +163,7 @@ def table_of(measured: Measured, cells: Sequence[Cell]) -> Table:
 
 
 def other_tables(measured: Measured) -> list[Table]:
-    """Return the results of each run of the other parts."""
+    """Return the tables of the other parts, with each run's results."""
     found = []
     if measured.silences:
         table = new_table(

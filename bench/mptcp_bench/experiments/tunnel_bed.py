@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The testbeds of the experiment ``tunnel``: OpenVPN in each of its variants, and downloads through it."""
+"""The testbeds of the experiment ``tunnel``: OpenVPN in each variant, and downloads through it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from .tunnel_judging import Transfer
 
 PORTS = {"a": 1195, "b": 1196, "mptcp": 1197}
 NUMBERS = {"a": 1, "b": 2, "tunnel": 3, "mptcp": 4}
-"""Of the pairs; *tunnel* is the one whose packets our daemons split."""
+"""Number of each OpenVPN pair. The packets of the pair *tunnel* are split by our daemons."""
 CHECK = 1.5
-"""Seconds until a download's congestion control is checked."""
+"""Seconds after a download's start at which its congestion control is checked."""
 SPLIT = ("ours", "weights")
 MODE: Mapping[str, Mapping[str, object]] = {"ours": {}, "weights": {"mode": "weights", "weights": [50] * len(PATHS)}}
 EVEN = 0.45
-"""Least share of the packets on each path when they are split 50/50."""
+"""Least share of the packets on each path if they are split 50/50."""
 JOINED = "MPTcpExtMPJoinSynAckRx"
 
 
 @dataclass(slots=True)
 class Download:
-    """A running download."""
+    """A download that runs."""
 
     process: Process
     limit: float
 
     def rate(self) -> float:
-        """Wait for its end, and return payload bits/s. Raises TestbedError if it failed."""
-        # 28: incomplete when its time was over, which shows its rate just as well.
+        """Wait for the download's end. Return its payload rate in bits/s. Raises TestbedError if it failed."""
+        # Exit code 28 means that the time was over before the download was complete. Its rate is valid.
         status = self.process.wait(self.limit + 30)
         words = self.process.output().split()
         if status not in (0, 28) or len(words) != 2:
@@ -49,7 +49,7 @@ class Download:
 
 @dataclass(slots=True)
 class Bed:
-    """One testbed; *control* is the congestion control of what is sent through its tunnels."""
+    """One testbed. *control* is the congestion control of the downloads inside its tunnels."""
 
     testbed: Testbed
     control: str
@@ -62,11 +62,11 @@ class Bed:
 
     @property
     def proxy(self) -> LiveNode:
-        """Where tunnels end, and the downloaded files are."""
+        """The node at which the tunnels end, and that serves the files."""
         return self.testbed["proxy"]
 
     def start_pairs(self, scope: ExitStack, names: Sequence[str]) -> None:
-        """Start OpenVPN without waiting for the pairs."""
+        """Start the OpenVPN pairs without waiting until they are connected."""
         ends, address = (self.client, self.proxy), self.proxy.service_address()
         for path, device in zip(PATHS, DEVICES, strict=True):
             local, number = self.client.address(device), NUMBERS[path]
@@ -79,31 +79,31 @@ class Bed:
             self.pairs["mptcp"] = scope.enter_context(pair)
 
     def settle(self) -> None:
-        """Wait for the pairs, and set the congestion control of their traffic. Raises TestbedError."""
+        """Wait until the pairs are connected, and set the congestion control of their traffic. Raises TestbedError."""
         for pair in self.pairs.values():
             pair.wait()
             route = [pair.client_address, "dev", pair.device, "src", pair.server_address, "congctl", self.control]
-            # By route: a namespace may select as default only what the host allows.
+            # Set it for a route, because a namespace can select as default only what the host allows.
             self.proxy.run(["ip", "route", "replace", *route])
         if "mptcp" in self.pairs:
             wait_until(lambda: self.client.mib().get(JOINED, 0) > 0, "OpenVPN over Multipath TCP has a second subflow")
 
     def pairs_of(self, variant: str) -> list[tuple[OpenVpn, str]]:
-        """Return the pairs through which *variant* downloads, each with its file."""
+        """Return the pairs through which *variant* downloads, each with the name of its file."""
         if variant == "alone":
             return [(self.pairs[path], path) for path in PATHS]
         return [(self.pairs["tunnel" if variant in SPLIT else variant], "sum")]
 
     def download(self, pair: OpenVpn, file: str, limit: float, into: Path | None = None) -> Download:
-        """Start a download that ends after *limit* seconds at the latest; *into*: target file."""
+        """Start a download into the file *into*, if any. It ends after *limit* seconds at the latest."""
         url = f"http://{pair.server_address}/{file}"
         argv = ["curl", "-sSN", "-m", f"{limit:g}", "-o", str(into or "/dev/null"), url]
-        # curl reports the time limit on standard error; that is no error here.
+        # Drop curl's standard error, because it reports the time limit as an error.
         argv = ["sh", "-c", '"$@" 2>/dev/null', "sh", *argv[:-1], "-w", "%{size_download} %{time_total}", url]
         return Download(self.client.popen(argv, name="curl"), limit)
 
     def check_control(self, pair: OpenVpn) -> None:
-        """Raise TestbedError if traffic to the client does not use the congestion control."""
+        """Raise TestbedError if no traffic to the client uses the bed's congestion control."""
         shown = self.proxy.run(["ss", "-Htin", "state", "established", "dst", pair.client_address]).stdout
         words = set(shown.split())
         if self.control not in words:
@@ -114,14 +114,14 @@ class Bed:
 def beds(
     over: PathPair, seed: int, controls: Sequence[str], seconds: float, names: Sequence[str] = VARIANTS
 ) -> Iterator[list[Bed]]:
-    """Yield a testbed for each of *controls*, side by side, with files that take *seconds*; *names*: of variants."""
+    """Yield a testbed for each of *controls*, for the variants *names*, with files that take *seconds*."""
     with ExitStack() as scope:
         found = []
         for control in controls:
             testbed = scope.enter_context(Testbed(paths(over.paths()), seed=seed))
             origin = start_origin(testbed["proxy"], over.octets(seconds), ports=(80,))
             found.append(Bed(testbed, control, origin))
-        # The pair ``tunnel`` needs our daemons to connect.
+        # Run our daemons meanwhile, because the pair ``tunnel`` needs them to connect.
         with running(found, "ours"):
             for bed in found:
                 bed.start_pairs(scope, names)
@@ -132,7 +132,7 @@ def beds(
 
 @contextmanager
 def running(found: Sequence[Bed], variant: str) -> Iterator[list[Tunnel]]:
-    """Run the daemons of *variant*, if it has any: freshly started, so that they know nothing of the paths."""
+    """Run the daemons of *variant*, if it has any, freshly started, so that they know nothing of the paths."""
     with ExitStack() as scope:
         tunnels = []
         if variant in SPLIT:
@@ -158,9 +158,10 @@ def check(found: Sequence[Bed]) -> None:
 
 
 def transfers(found: Sequence[Bed], cell: str, variant: str, limit: float, learning: float = 0.0) -> list[Transfer]:
-    """Download once in each testbed, at the same time. Raises TestbedError.
+    """Download once in each testbed, all at the same time. Raises TestbedError.
 
-    *learning*: seconds of an earlier download, from which the daemons learn what the paths carry.
+    If *learning* is not 0, another download of that many seconds comes first, from which the daemons learn the paths'
+    rates.
     """
     with running(found, variant) as tunnels:
         if tunnels and learning:

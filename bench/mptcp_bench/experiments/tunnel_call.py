@@ -16,13 +16,13 @@ from .tunnel_judging import IDLE, OURS, Call
 
 PAIR = PathPair((10, 10), (20, 60))
 RATE, OCTETS = 50, 200
-"""Packets per second, and bytes per packet."""
+"""Packets per second of the call, and bytes per packet."""
 SECONDS, LEAD = 6.0, 2.0
-"""Of the call, and of the download before it begins."""
+"""Seconds of the call, and seconds that the download runs before the call begins."""
 
 
 def call(found: Sequence[Bed], where: str) -> list[Call]:
-    """Call in each of *found* at the same time; the single path is a, the shorter. Raises TestbedError."""
+    """Call in all of *found* at the same time. A call over one path uses a, the shorter. Raises TestbedError."""
     variant, name = ("ours", "tunnel") if where == OURS else ("alone", "a")
     with running(found, variant), ExitStack() as scope:
         results, senders, downloads = [], [], []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The cost of a packet in the tunnel, and the rate that two cores carry: a part of the experiment ``tunnel``."""
+"""The cost of a packet in the tunnel, and the rate that two cores can carry: a part of the experiment ``tunnel``."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from .tunnel_judging import Cost
 
 FLOOD = Path(hops.__file__).parent / "native/flood.c"
 OCTETS = 1400
-"""Of a packet's payload."""
+"""Bytes of a packet's payload."""
 WARM, MEASURED = 5.0, 2.0
-"""Seconds: until the rates are learnt, and per measurement."""
+"""Seconds until the daemons have learned the paths' rates, and seconds of each measurement."""
 COST_AT = 200
-"""Mbit/s at which a packet's cost is measured."""
+"""Rate in Mbit/s at which a packet's cost is measured."""
 OFFERED = (300, 400, 500, 600, 800, 1000)
-"""Mbit/s, increasing until more than ``MOST_LOST`` is lost."""
+"""Offered rates in Mbit/s. They increase until more than ``MOST_LOST`` of the packets is lost."""
 MOST_LOST = 0.01
 _RUN_TIME = 0
 """BPF_STATS_RUN_TIME, linux/bpf.h."""
 
 
 class RunTime(NamedTuple):
-    """Run time of a BPF program so far."""
+    """Run time in nanoseconds and number of runs of a BPF program since it was loaded."""
 
     nanoseconds: int
     times: int
@@ -45,7 +45,7 @@ class RunTime(NamedTuple):
 
 @contextmanager
 def run_times() -> Iterator[None]:
-    """Let the kernel count the run time of BPF programs until the end of the scope. Raises TestbedError."""
+    """Let the kernel measure the run time of BPF programs until the end of the scope. Raises TestbedError."""
     descriptor = ctypes.CDLL("libbpf.so.1", use_errno=True).bpf_enable_stats(_RUN_TIME)
     if descriptor < 0:
         raise TestbedError(f"have BPF programs' time counted: {os.strerror(-descriptor)}")
@@ -56,7 +56,7 @@ def run_times() -> Iterator[None]:
 
 
 def programs_of(pid: int) -> dict[int, RunTime]:
-    """Return the run time of each BPF program of process *pid*, by its number in the kernel."""
+    """Return the run time of each BPF program of process *pid*, by the program's ID."""
     found = {}
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
         fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
@@ -66,7 +66,7 @@ def programs_of(pid: int) -> dict[int, RunTime]:
 
 
 def busiest(before: dict[int, RunTime], after: dict[int, RunTime]) -> float:
-    """Return nanoseconds per run of the program that ran most, splitter or joiner. Raises ValueError if none ran."""
+    """Return nanoseconds per run of the program that ran most often. Raises ValueError if none ran."""
     ran = [RunTime(now.nanoseconds - was.nanoseconds, now.times - was.times) for was, now in _pairs(before, after)]
     most = max(ran, key=lambda run: run.times, default=RunTime(0, 0))
     if not most.times:
@@ -80,7 +80,7 @@ def _pairs(before: dict[int, RunTime], after: dict[int, RunTime]) -> Iterator[tu
 
 
 def processor_time(end: TunnelEnd) -> int:
-    """Return the processor time of *end*'s resequencer in nanoseconds. Raises TestbedError if there is none."""
+    """Return the processor time of *end*'s resequencer in nanoseconds. Raises TestbedError if none runs."""
     children = descendants(end.process.pid)
     if not children:
         raise TestbedError(f"[{end.node.name}] no resequencer runs{end.process.tail()}")
@@ -88,14 +88,14 @@ def processor_time(end: TunnelEnd) -> int:
 
 
 def measure(testbed: Testbed) -> Cost:
-    """Flood the client over unshaped paths. Raises TestbedError, ValueError; EmulationError on a busy machine."""
+    """Send packets at high rates to the client. Raises TestbedError, ValueError; EmulationError on a busy machine."""
     since = processors.read(os.getpid())
     client, proxy = testbed["client"], testbed["proxy"]
     flood = str(hops.build(testbed.directory, "flood", [FLOOD]))
     to = str(far_end(0, PORT, 4).address)
 
     def carried(offered: int, seconds: float) -> tuple[int, int, float]:
-        """Return how many packets were sent and received, and in how many seconds they were received."""
+        """Return the number of packets sent, of packets received, and the seconds in which they were received."""
         receiver = client.popen([flood, "receive", str(PORT)], name="receiver")
         wait_until(lambda: "ready" in receiver.output(), "the receiver is ready", process=receiver)
         rate = offered * 1e6 / 8 / OCTETS
@@ -120,12 +120,12 @@ def measure(testbed: Testbed) -> Cost:
         if not came:
             raise TestbedError(f"nothing came through the tunnel{both.relay.process.tail()}")
         best = 0.0
-        # Without the counting, which itself takes time.
+        # Measure this without the run-time statistics, because these take time themselves.
         for offered in OFFERED:
             sent, arrived, took = carried(offered, MEASURED)
             if arrived < (1 - MOST_LOST) * sent:
                 break
-            # If the sender gets no processor, less is offered than asked for.
+            # Use the received rate, because a sender that gets too little processor time offers less than asked.
             best = max(best, arrived * OCTETS * 8 / took)
     used = processors.usage(since, processors.read(os.getpid()))
     if used.busy:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Paths that fall silent, and paths that change, in mid-stream: parts of the experiment ``tunnel``."""
+"""Paths that fall silent, and paths that change, during a transfer: parts of the experiment ``tunnel``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .two_paths import dropping, hop_shaper
 
 STREAM_PORT = 5004
 STREAM_RATE, STREAM_BYTES = 125, 1000
-"""Packets per second, and bytes per packet: 1 Mbit/s."""
+"""Packets per second of the stream, and bytes per packet; together 1 Mbit/s."""
 LEAD, SILENT, AFTER = 4.0, 3.0, 3.0
-"""Seconds of the stream before, during and after the silence."""
+"""Seconds of the stream before, during and after the path's silence."""
 POLL = 0.02
 PAIRS = {
     CHANGES[0]: PathPair((10, 10)),
@@ -32,15 +32,15 @@ PAIRS = {
     CHANGES[2]: PathPair((10, 10)),
 }
 FALLS_AT, WAITED, LENGTH = 4.0, 3.0, 5.0
-"""Seconds: until the rate falls, then until the measurement, and its length."""
+"""Seconds until the rate falls, seconds from then to the measurement, and seconds of the measurement."""
 LEAST_RATE, MOST_RATE, STEP = 2.0, 10.0, 0.1
-"""Mbit/s of the changing path, and seconds between two changes."""
+"""Least and most rate in Mbit/s of the path that changes, and seconds between two changes."""
 SAMPLES = 0.05
 
 
 @contextmanager
 def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
-    """Receive a stream on *node* during the scope; afterwards *result* has what came."""
+    """Receive a stream on *node* during the scope. Afterwards the file *result* has the received packets."""
     process = node.popen(node.agent("stream", "receive", address, str(STREAM_PORT), str(result)), name="receiver")
     wait_until(lambda: "ready" in process.output(), "the receiver is ready", process=process)
     try:
@@ -50,7 +50,7 @@ def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
 
 
 def received(result: Path) -> list[tuple[int, int, int]]:
-    """Return number, send time and arrival time of each packet, in nanoseconds."""
+    """Return number, send time and arrival time of each packet in *result*, times in nanoseconds."""
     return [(number, sent, came) for number, sent, came in json.loads(result.read_text())]
 
 
@@ -86,7 +86,7 @@ def fall_silent(bed: Bed, running_tunnel: Tunnel) -> Silence:
 
 
 def trace(seed: int, steps: int) -> list[float]:
-    """Return the rates, Mbit/s, of a changing path: each some 20 % from the one before."""
+    """Return the rates in Mbit/s of a path that changes: each differs by some 20 % from the one before."""
     draw, rate, found = random.Random(seed), (LEAST_RATE + MOST_RATE) / 2, []
     for _ in range(steps):
         rate = min(MOST_RATE, max(LEAST_RATE, rate * draw.lognormvariate(0, 0.2)))
@@ -95,7 +95,7 @@ def trace(seed: int, steps: int) -> list[float]:
 
 
 def changing(found: Sequence[Bed], change: str, seed: int) -> list[AfterChange]:
-    """Download in each of *found* at the same time, while path b changes. Raises TestbedError and ValueError."""
+    """Download in all of *found* at the same time while path b changes. Raises TestbedError and ValueError."""
     begin = (FALLS_AT if change == CHANGES[0] else 0.0) + WAITED
     end = begin + LENGTH
     rates = {CHANGES[0]: [MOST_RATE / 3] * 2, CHANGES[1]: [MOST_RATE]}.get(change, trace(seed, round((end + 1) / STEP)))
@@ -149,7 +149,7 @@ def changing(found: Sequence[Bed], change: str, seed: int) -> list[AfterChange]:
 
 
 def mean_rate(changed: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return the mean rate from *begin* to *end* of a path with these rates, each valid from its time on."""
+    """Return the mean rate from *begin* to *end*; *changed* has times, each with the rate from then on."""
     total = 0.0
     for (time_, rate), (until, _) in zip(changed, [*changed[1:], (end, 0.0)], strict=True):
         total += rate * max(0.0, min(until, end) - max(time_, begin))

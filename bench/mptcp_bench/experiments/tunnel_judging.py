@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The aims of the experiment ``tunnel``. Pure; rates are bits/s, times seconds."""
+"""The aims of the experiment ``tunnel``. Rates are in bits/s, times in seconds. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .aims import Aim
 from .tunnel_cells import PATHS, PAYLOAD, Cell
 
 SHARES = {"goodput": 0.9, "rates": 0.85}
-"""Share of the sum of both paths alone that a download through the tunnel must have."""
+"""Least goodput of a download through the tunnel, as a share of the sum of both paths alone."""
 NOISE = 0.97
-"""Share of the best path alone, over lossy paths: no less, except for noise."""
+"""Least goodput over lossy paths, as a share of the better path alone: not less, except for noise."""
 LOSSY_SHARE = 0.85
-"""Share of the sum, over lossy paths and with BBR inside."""
+"""Least goodput over lossy paths with BBR inside, as a share of the sum of both paths alone."""
 CHANGED, LOST, BACK = 0.4, 0.5, 1.0
 STEADY = 0.8
-"""Share of what is available, three seconds after a change."""
+"""Least goodput from three seconds after a change on, as a share of the available rate."""
 CALL_DELAY = 0.020
 KERNEL_NS, RESEQUENCER_US, CARRIED = 300.0, 5.0, 500e6
 MOST_ALONE = 1.03
-"""Share of a link's payload: more was not emulated."""
+"""Most goodput of a path alone, as a share of its link's payload rate. With more, the link was not emulated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One download; with the variant ``alone`` two at once, one over each path."""
+    """One download; in the variant ``alone`` two at the same time, one over each path."""
 
     cell: str
     control: str
@@ -38,20 +38,21 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A path that was silent for a while; infinite is what never happened."""
+    """Reaction to a path that was silent for a while. The time of an event that never happened is infinite."""
 
     relay: float
-    """Until the relay's BPF programs stopped using it."""
+    """Seconds from the silence's begin until the relay's BPF programs stopped using the path; :attr:`proxy`
+    likewise."""
     proxy: float
     back: float
-    """From its return until both ends used it again."""
+    """Seconds from the path's return until both ends used it again."""
     lost: float
-    """Length of the stream whose packets never came."""
+    """Seconds of the stream whose packets never came."""
 
 
 @dataclass(frozen=True, slots=True)
 class AfterChange:
-    """A download's rate over changing paths, and what was available."""
+    """A download's rate over paths that changed, and the rate that was available, in bits/s."""
 
     change: str
     control: str
@@ -61,7 +62,7 @@ class AfterChange:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call: *where* it went; its packets' delays, and the lost share."""
+    """A call: which way it went, its packets' delays in seconds, and the share of lost packets."""
 
     control: str
     where: str
@@ -75,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Nanoseconds of both BPF programs and microseconds of the resequencer per packet; the carried rate."""
+    """Costs per packet: nanoseconds of both BPF programs, µs of the resequencer; and the rate that was carried."""
 
     splitter: float
     joiner: float
@@ -104,7 +105,7 @@ class Measured:
 
 
 def goodput(transfers: Sequence[Transfer], cell: str, control: str, variant: str) -> tuple[float, ...]:
-    """Return the median rate of the variant, for ``alone`` that of each path; NaN if nothing was measured."""
+    """Return the median rate of the variant; for ``alone`` each path's; NaN if nothing was measured."""
     found = [t.rates for t in transfers if (t.cell, t.control, t.variant) == (cell, control, variant)]
     if not found:
         return (nan,) * (len(PATHS) if variant == "alone" else 1)
@@ -114,7 +115,7 @@ def goodput(transfers: Sequence[Transfer], cell: str, control: str, variant: str
 def aims(
     measured: Measured, cells: Sequence[Cell], parts: Sequence[str], changes: Mapping[str, Sequence[str]]
 ) -> list[Aim]:
-    """Return the aims of *cells* and *parts*; *changes*: requested kinds of change, with their controls."""
+    """Return the aims of *cells* and *parts*. *changes* has the requested kinds of change, with their controls."""
     found = [
         aim for cell in cells for control in cell.controls for aim in _downloads(measured.transfers, cell, control)
     ]
@@ -186,7 +187,7 @@ def _cost(costs: Sequence[Cost]) -> Iterator[Aim]:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """The paths that the BPF programs of each end use, at one moment."""
+    """Which paths the BPF programs of each end use at one moment."""
 
     time: float
     relay: Sequence[bool]
@@ -194,14 +195,14 @@ class Poll:
 
 
 def silence(polls: Sequence[Poll], path: int, began: float, ended: float, lost: float) -> Silence:
-    """Return the reactions to *path*, which was silent from *began* to *ended*, times of *polls*."""
+    """Return the reactions to *path*, which was silent from *began* to *ended* on the polls' clock."""
 
     def first(end: str) -> float:
         return next(
             (p.time - began for p in polls if p.time >= began and getattr(p, end)[path : path + 1] == [False]), inf
         )
 
-    # For good, until the last poll.
+    # The path is back when both ends use it until the last poll.
     both = [p.time - ended for p in polls if p.time >= ended and not (_lives(p.relay, path) and _lives(p.proxy, path))]
     later = [p.time - ended for p in polls if p.time >= ended and (not both or p.time - ended > both[-1])]
     return Silence(first("relay"), first("proxy"), min(later, default=inf), lost)
@@ -212,7 +213,7 @@ def _lives(paths: Sequence[bool], path: int) -> bool:
 
 
 def rate_between(sizes: Sequence[tuple[float, int]], begin: float, end: float) -> float:
-    """Return bits/s from the *sizes* of a growing file, by time. Raises ValueError if a part was not seen."""
+    """Return the bits/s at which a file grew, from its *sizes* by time. Raises ValueError if samples are missing."""
     before = [each for each in sizes if each[0] <= begin]
     within = [each for each in sizes if begin < each[0] <= end]
     if not before or not within or end - within[-1][0] > 0.5:

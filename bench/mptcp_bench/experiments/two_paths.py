@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Emulated Ethernet and Wi-Fi, and their faults, as most experiments use them."""
+"""Emulated Ethernet and Wi-Fi, and faults of them, as most experiments use them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def two_paths(rates: Sequence[int], rtts: Sequence[float]) -> list[EmulatedPath]
 
 
 def hop_shaper(rate: float, device: str) -> list[str]:
-    """Return the command that sets the rate, Mbit/s, of a hop: below netem if that emulates the path."""
+    """Return the command that sets a hop's rate in Mbit/s; below netem, if netem emulates the path."""
     replace = f"tc qdisc replace dev {device}"
     shaper = " ".join(tbf(round(rate * 1_000_000), QUEUE_MS))
     return ["sh", "-c", f"{replace} parent 1:1 handle 10: {shaper} 2>/dev/null || {replace} root {shaper}"]
 
 
 def dropping(router: LiveNode, statement: str = "drop") -> AbstractContextManager[None]:
-    """Apply nft(8)'s *statement* to every packet that *router* forwards, during the scope."""
+    """Apply the nft(8) *statement* to each packet that *router* forwards, during the scope."""
     table = f"table inet fault {{ chain forward {{ type filter hook forward priority -10; {statement}; }}; }}"
     return router.changed(["nft", table], ["nft", "delete", "table", "inet", "fault"])
 
@@ -39,17 +39,17 @@ def wifi_dropping(testbed: Testbed, statement: str = "drop") -> AbstractContextM
 
 
 def slow_wifi(testbed: Testbed, device: str, slow: float, fast: float) -> AbstractContextManager[None]:
-    """Let Wi-Fi's router send *slow*, not *fast* Mbit/s on *device*: ``lan`` for downloads, ``wan`` for uploads."""
+    """Limit Wi-Fi's router to *slow*, not *fast*, Mbit/s on *device*: ``lan`` for downloads, ``wan`` for uploads."""
     return testbed["hop2"].changed(hop_shaper(slow, device), hop_shaper(fast, device))
 
 
 def one_subflow(testbed: Testbed) -> AbstractContextManager[None]:
-    """Prevent the client from joining a second subflow."""
+    """Prevent the client from joining second subflows, during the scope."""
     limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]
     return testbed["client"].changed([*limits, "0"], [*limits, "8"])
 
 
 def slow_origin(testbed: Testbed, rate: int) -> AbstractContextManager[None]:
-    """Limit the origin's sending rate to *rate* Mbit/s."""
+    """Limit the origin's sending rate to *rate* Mbit/s, during the scope."""
     slow = ["tc", "qdisc", "replace", "dev", "eth0", "root", *tbf(rate * 1_000_000, QUEUE_MS)]
     return testbed["origin"].changed(slow, ["tc", "qdisc", "del", "dev", "eth0", "root"])

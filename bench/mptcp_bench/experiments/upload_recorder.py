@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Goodput per path of an upload over time, from the proxy's sockets: what really came, not what the client sent."""
+"""Bytes of an upload per path over time, from the proxy's sockets: what arrived, not what the client sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .devices import DEVICES
 
 
 class UploadRecorder(Recorder):
-    """Samples the bytes that *proxy* received from each address of *client*: ``bytes_received`` of tcp_info."""
+    """Record the bytes that *proxy* received from each address of *client* (``bytes_received`` of tcp_info)."""
 
     def __init__(self, proxy: LiveNode, client: LiveNode) -> None:
         super().__init__(proxy, DEVICES)
@@ -32,7 +32,7 @@ class UploadRecorder(Recorder):
 
 
 def on_the_wire(samples: Sequence[Sample], payload_share: float) -> tuple[Sample, ...]:
-    """Return *samples* with the bytes on the wire of full packets with that payload share."""
+    """Return *samples* converted from payload to bytes on the wire, for full packets with *payload_share*."""
     return tuple(
         Sample(each.time, {name: round(octets / payload_share) for name, octets in each.octets.items()})
         for each in samples

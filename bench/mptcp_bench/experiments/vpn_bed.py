@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The testbed of the experiments ``vpn-…``: an OpenVPN pair for each way, and one download inside, by wget.
+"""The testbed of the experiments ``vpn-…``: an OpenVPN pair for each way, and one download through it, by wget.
 
-As in the paper, VPN client and server have two paths of 10 Mbit/s between them, and the web server is behind the VPN
+As in the paper, VPN client and server are connected by two paths of 10 Mbit/s, and the web server is behind the VPN
 server (here behind the core, over an unshaped link). Cipher and compression are off.
 """
 
@@ -26,22 +26,23 @@ from .vpn_cells import FILE, OVER_TCP, RATE, WAYS, Cell, Condition, Point
 
 NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
 SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
-"""The paper's Table 3, as far as a namespace has these; metrics of a destination are not cached (topologies)."""
+"""The settings of the paper's Table 3 that a namespace has. The topology turns off caching of a destination's
+metrics."""
 NAME = "16mb"
 PORT = 1194
 WARM = 1.0
-"""Seconds of a download before the measured one: the paper's were twenty on one VPN."""
+"""Seconds of a download before the measured one, since the paper made twenty downloads over one VPN."""
 PATIENCE = 20
-"""Seconds for one connection inside to open."""
+"""Most seconds that a connection through the VPN may take to open."""
 EXTRA = "10.77.1.3"
-"""The client's second address on its first path."""
+"""A second address of the client on its first path."""
 DEVICES = ("eth0", "wlan0")
 NETWORK = "10.94.0.0/16"
 
 
 @dataclass(frozen=True)
 class Bed:
-    """The testbed of one condition."""
+    """The testbed of one condition, with the origin."""
 
     testbed: Testbed
     lab: Lab
@@ -59,7 +60,7 @@ class Bed:
 
 @contextmanager
 def built(at: Condition, seed: int) -> Iterator[Bed]:
-    """Build the testbed of *at*."""
+    """Build the testbed for the condition *at*."""
     with Testbed(paths(at.paths, name="vpn"), seed=seed) as testbed:
         for name in ("client", "proxy", "origin"):
             testbed[name].run(["sysctl", "-qw", *(f"{key}={value}" for key, value in SYSCTLS.items())])
@@ -70,7 +71,7 @@ def built(at: Condition, seed: int) -> Iterator[Bed]:
 
 @contextmanager
 def carried(bed: Bed, way: str, outer: str) -> Iterator[OpenVpn]:
-    """Run a VPN by *way*, with *outer* for its own connection, and route to the origin by it. Raises TestbedError."""
+    """Run a VPN by *way*, whose own connection uses *outer*, and route the origin through it. Raises TestbedError."""
     if outer:
         for node in (bed.client, bed.server):
             controlled(node, outer)
@@ -82,7 +83,7 @@ def carried(bed: Bed, way: str, outer: str) -> Iterator[OpenVpn]:
 
 
 def controlled(node: LiveNode, name: str) -> None:
-    """Make *name* the congestion control of *node*. Raises TestbedError if the kernel lacks it."""
+    """Make *name* the congestion control of *node*. Raises TestbedError if the kernel does not have it."""
     congestion.select(name, [node.namespace])
     found = node.run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
     if found != name:
@@ -90,7 +91,7 @@ def controlled(node: LiveNode, name: str) -> None:
 
 
 def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVpn]:
-    """Return the VPN's context manager, after entering what it needs."""
+    """Return the context manager of the VPN for *way*, and enter what this way needs."""
     client, server, remote = bed.client, bed.server, bed.server.service_address()
     if way in OVER_TCP:
         if way == "ports":
@@ -107,7 +108,7 @@ def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVp
 
 @contextmanager
 def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
-    """Open two subflows on the first path: the kernel no longer has the path manager ndiffports."""
+    """Let connections have two subflows on the first path, as the path manager ndiffports did in older kernels."""
     endpoints = bed.testbed.topology.node("client").endpoints
     own = ["endpoint", "add", EXTRA, "dev", DEVICES[0], "id", "200", "subflow"]
     client = bed.client
@@ -133,9 +134,9 @@ def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
 
 @contextmanager
 def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
-    """Send *percent* of the VPN's packets by the second path, drawn one by one, without resequencing.
+    """Send *percent* of the VPN's packets by the second path, each drawn at random, without resequencing.
 
-    That is the paper's Multipath UDP: both ends of the VPN know only the first path's address.
+    This is the paper's Multipath UDP. Both ends of the VPN know only the first path's address.
     """
     first, second = (bed.client.address(device) for device in DEVICES)
     drawn = f"numgen random mod 100 < {percent}"
@@ -168,7 +169,7 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
 
 @contextmanager
 def _tunnel(bed: Bed, percent: int | None) -> Iterator[None]:
-    """Run our tunnel's daemons, which resequence, by default or with *percent* of the bytes by the second path."""
+    """Run our tunnel's daemons: in the default mode, or with *percent* of the bytes on the second path."""
     mode = "" if percent is None else f", mode: weights, weights: [{100 - percent}, {percent}]"
     key = bed.client.write("vpn.key", "k" * 32)
     key.chmod(0o600)
@@ -192,7 +193,7 @@ def _tunnel(bed: Bed, percent: int | None) -> Iterator[None]:
 
 
 def _alive(status: Path) -> list[bool]:
-    """Return whether each path is alive, by the daemon at *status*; empty if none answers."""
+    """Return whether each path is alive, as the daemon at *status* says; empty if it does not answer."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(str(status))
@@ -205,10 +206,10 @@ def _alive(status: Path) -> list[bool]:
 def measured(
     bed: Bed, way: str, outer: str, inner: Sequence[str], at: Condition, number: int, seconds: float
 ) -> list[Point]:
-    """Run a VPN, and measure a download through it with each control of *inner*, in order.
+    """Run a VPN, and measure a download through it with each congestion control of *inner*, in order.
 
-    A download ends after *seconds*, whole or not. Raises TestbedError if nothing came, or other bytes than the
-    server's.
+    A download is stopped after *seconds*, complete or not. Raises TestbedError if nothing arrived, or other bytes than
+    the server's.
     """
     added = Added(bed.client, bed.server)
     points = []
@@ -222,7 +223,7 @@ def measured(
 def downloaded(
     bed: Bed, cell: Cell, at: Condition, number: int, seconds: float, added: Added, warm: float = WARM
 ) -> Point:
-    """Measure one download through the VPN of *cell*, after another of *warm* seconds; as :func:`measured`."""
+    """Measure a download through the VPN of *cell*, after one of *warm* seconds; raises as :func:`measured`."""
     url = bed.origin.url(NAME)
     argv = ["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(PATIENCE), "-w", "%{time_connect}", url]
     trip = float(bed.client.run(argv, timeout=2 * PATIENCE).stdout)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and their data points. Pure.
 
-They rerun "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). Its Multipath UDP is a random split
-without a resequencer; beside it are ours (docs/tunnel.md) and OpenVPN over MPTCP.
+The experiments repeat "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). The paper's Multipath UDP
+splits at random, without a resequencer. Ours (docs/tunnel.md) and OpenVPN over MPTCP are measured beside it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from . import mimbox_points
 from .aims import Aim
 
 RATE = 10_000_000
-"""Bits per second of each path, in each direction."""
+"""Rate of each path in each direction, bits per second."""
 QUEUE_MS = 50
 FILE = 16_000_000
-"""Bytes of a download."""
+"""Bytes of the downloaded file."""
 PRIMARY = 20.0
-"""Milliseconds: the primary path's RTT if the paths differ (the paper's Table 2)."""
+"""RTT of the primary path in milliseconds if the paths differ (the paper's Table 2)."""
 GOOD_LOSS = {"ge1": 0.0, "ge2": 0.005, "ge3": 0.01, "ge7": 0.03}
-"""The paper's Table 1: 1 - k, by the percentage of lost pings, which cross a path twice."""
+"""1 - k of the paper's Table 1. The names have the percentage of lost pings, which cross a path twice."""
 LOSSES = ("0", "0.1", "1", "3", *GOOD_LOSS)
-"""Percent of the packets, in each direction; ``ge…``: Gilbert-Elliott."""
+"""Losses in percent of the packets, in each direction. ``ge…`` are Gilbert-Elliott losses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to carry the VPN's packets."""
+    """A way to carry the VPN's packets over one path or both."""
 
     title: str
     joined: int = 0
-    """Subflows besides the first."""
+    """Number of subflows besides the first."""
     both: bool = True
     share: float | None = None
-    """Fixed share of the packets on the second path."""
+    """Fixed share of the packets that goes over the second path; None if it is not fixed."""
     ours: bool = False
 
 
@@ -61,19 +61,19 @@ OVER_TCP = ("tcp", "mptcp", "ports")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A way, the congestion control inside (download), and the one outside (the VPN's own connection)."""
+    """A way, and the congestion controls: *inner* of the download, *outer* of the VPN's own connection."""
 
     way: str
     inner: str = "cubic"
     outer: str = ""
-    """Empty for UDP."""
+    """Empty if the VPN uses UDP."""
 
     def __str__(self) -> str:
         return f"{self.way}, {self.inner} inside" + (f", {self.outer} outside" if self.outer else "")
 
 
 def cells(ways: Iterable[str], inner: Iterable[str], outer: Iterable[str]) -> tuple[Cell, ...]:
-    """Return every combination; ways over UDP have no *outer*."""
+    """Return every combination. A way over UDP has no *outer* control."""
     controls = tuple(outer)
     found = (
         Cell(way, each, control)
@@ -86,7 +86,7 @@ def cells(ways: Iterable[str], inner: Iterable[str], outer: Iterable[str]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """RTTs in milliseconds, and the loss on both paths, one of :data:`LOSSES`."""
+    """RTTs of both paths in milliseconds, and the loss on both, one of :data:`LOSSES`."""
 
     first: float
     second: float
@@ -97,7 +97,7 @@ class Condition:
 
     @property
     def paths(self) -> tuple[EmulatedPath, EmulatedPath]:
-        """Both paths, with the loss in both directions: pings, which Table 1 is about, cross a path twice."""
+        """Both paths, with the loss in both directions, because Table 1 is about pings, which cross a path twice."""
         return self._path("primary", self.first), self._path("secondary", self.second)
 
     def _path(self, name: str, rtt: float) -> EmulatedPath:
@@ -106,7 +106,7 @@ class Condition:
 
 
 def loss_of(name: str) -> Loss | None:
-    """Return the loss model called *name*."""
+    """Return the loss model with this *name*; None for no loss."""
     if name in GOOD_LOSS:
         return GilbertElliott(0.01, 0.75, 0.5, GOOD_LOSS[name])
     return UniformLoss(float(name) / 100) if float(name) else None
@@ -114,29 +114,29 @@ def loss_of(name: str) -> Loss | None:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One download."""
+    """The measured values of one download."""
 
     cell: Cell
     at: Condition
     round: int
     goodput: float
-    """Bits per second."""
+    """Goodput in bits per second."""
     second: float
     """The second path's share of the received bytes."""
     carried: float
-    """Share of its rate that the busier path carried."""
+    """Rate of the busier path, as a share of the path's rate."""
     joined: int
-    """Subflows besides the first, of the VPN's connection."""
+    """Number of subflows of the VPN's connection besides the first."""
     fallbacks: int
-    """Connections that should have been MPTCP and became plain TCP."""
+    """Number of connections that should have been MPTCP, but became plain TCP."""
     round_trip: float
-    """Seconds that a connection inside took to open, before the download."""
+    """Seconds that a connection through the VPN took to open, before the download."""
 
 
 class Claim(mimbox_points.Claim):
-    """A claim of the paper, with our value in each round; judged by one-sided 95 % bounds of the mean."""
+    """A claim of the paper, with our value in each round. One-sided 95 % bounds of the mean decide it."""
 
-    # Not by the median's interval, as the base class: that takes six rounds, and a download takes ten seconds.
+    # The base class uses the median's interval, which needs six rounds. Here a download takes ten seconds.
 
     @property
     def aim(self) -> Aim:
@@ -144,13 +144,13 @@ class Claim(mimbox_points.Claim):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the mean; None for fewer than two rounds."""
+        """Confidence interval of the mean; None for fewer than two rounds."""
         finite = len(self.values) > 1 and all(map(math.isfinite, self.values))
         return mean_bounds(self.values) if finite else None
 
     @property
     def verdict(self) -> Judgement:
-        """``not judged`` also if a bound lies within the interval."""
+        """The judgement; ``not judged`` also if the claim's bound lies within the interval."""
         if self.interval is None:
             return "not judged"
         low, high = self.interval
@@ -161,14 +161,14 @@ class Claim(mimbox_points.Claim):
 
 
 class Points:
-    """All measurements."""
+    """All downloads that an experiment measured."""
 
     def __init__(self, points: Iterable[Point]) -> None:
         self.all = tuple(points)
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """The conditions, ordered by loss as in :data:`LOSSES`, then by RTT."""
+        """The measured conditions, ordered by loss as in :data:`LOSSES`, then by RTT."""
         there = dict.fromkeys(p.at for p in self.all)
         return tuple(sorted(there, key=lambda at: (LOSSES.index(at.loss), at.first, at.second)))
 
@@ -176,7 +176,7 @@ class Points:
         return tuple(p for p in self.all if (p.cell, p.at) == (cell, at))
 
     def goodputs(self, cell: Cell, at: Condition) -> dict[int, float]:
-        """Return bits per second by round."""
+        """Return the goodput in bits per second, by round."""
         return {p.round: p.goodput for p in self.of(cell, at)}
 
 
@@ -184,17 +184,17 @@ Side = tuple[Cell, Condition]
 
 
 def folded(points: Points, sides: Sequence[Side], fold: Callable[..., float]) -> tuple[float, ...]:
-    """Return what *fold* makes of the goodputs of *sides*, for each round that has them all."""
+    """Return, for each round that has the goodputs of all *sides*, what *fold* computes from these."""
     each = [points.goodputs(*side) for side in sides]
     rounds = sorted(set.intersection(*map(set, each))) if each else []
     return tuple(fold(*(one[number] for one in each)) for number in rounds)
 
 
 def ratio(points: Points, one: Cell, other: Cell, ats: Iterable[Condition]) -> tuple[float, ...]:
-    """Return for each round *one*'s goodput by *other*'s, as the geometric mean over the conditions *ats*."""
+    """Return, for each round, *one*'s goodput divided by *other*'s, as the geometric mean over the conditions *ats*."""
     return folded(points, [(cell, at) for at in ats for cell in (one, other)], mean_ratio)
 
 
 def mean_ratio(*rates: float) -> float:
-    """Return the geometric mean of first by second, over each pair of *rates*."""
+    """Return the geometric mean of the ratio of first to second, over each pair in *rates*."""
     return geometric_mean([one / other for one, other in zip(rates[::2], rates[1::2], strict=True)])

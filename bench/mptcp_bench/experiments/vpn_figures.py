@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments ``vpn-fig…``: figures of "Multipath Transport for Virtual Private Networks", and ours beside each.
 
-A figure is data: which ways, over which paths, how often; one procedure measures them all. Each condition and round has
-a testbed, in which each way is measured, in a drawn order, with each congestion control inside.
+Each figure is described by data: the ways, the paths, the number of rounds. One procedure measures all figures. For
+each condition and round a testbed is built. In it, each way is measured, in a drawn order, with each congestion control
+inside.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from .vpn_judging import figure3, figure4, figure5, figure6, figure7, figure9, f
 
 CONTROLS = ("cubic", "bbr")
 BUILD, START, BESIDE = 3.0, 4.0, 3.0
-"""Seconds to build a testbed, to start a VPN, and beside each download."""
+"""Seconds to build a testbed, to start a VPN, and to do everything else beside a download."""
 RTT, RATIO = "rtt", "ratio"
-"""What is varied: the RTT of both paths, milliseconds; the secondary path's as a multiple of the primary's."""
+"""What a figure varies: the RTT of both paths in ms, or the secondary path's RTT as a multiple of the primary's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The chosen part of a figure."""
+    """The part of a figure that the options choose."""
 
     cells: tuple[Cell, ...]
     conditions: tuple[Condition, ...]
@@ -56,7 +57,7 @@ class Chosen:
 
     @property
     def groups(self) -> dict[tuple[str, str], list[str]]:
-        """The congestion controls inside, by way and outer control: one VPN serves all of them."""
+        """The congestion controls inside, by way and outer control. One VPN is used for all of them."""
         found: dict[tuple[str, str], list[str]] = {}
         for cell in self.cells:
             found.setdefault((cell.way, cell.outer), []).append(cell.inner)
@@ -64,14 +65,14 @@ class Chosen:
 
     @property
     def estimate(self) -> float:
-        """Greatest duration in seconds."""
+        """Estimated duration in seconds, an upper limit."""
         each = BUILD + len(self.groups) * START + len(self.cells) * (self.seconds + BESIDE)
         return self.runs * len(self.conditions) * each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure, or table, of the paper."""
+    """One figure of the paper, or a table."""
 
     name: str
     title: str
@@ -101,7 +102,7 @@ class Figure:
         }
 
     def chosen(self, options: Mapping[str, str], quick: bool) -> Chosen:
-        """Return what *options* choose. Raises OptionError for an invalid one."""
+        """Return the part that *options* choose. Raises OptionError for an invalid option."""
         values = listed(options, self.varied, ",".join(self.quick_values if quick else self.values))
         losses = choice(options, "loss", LOSSES, self.quick_losses if quick else self.losses)
         ways = choice(options, "ways", self.ways)
@@ -120,7 +121,7 @@ class Figure:
         return (number, number) if self.varied == RTT else (PRIMARY, PRIMARY * number)
 
     def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-        """Measure what *options* choose."""
+        """Measure the part that *options* choose."""
         need(*NEEDS)
         what = self.chosen(options, quick)
         console.print(f"{self.name}: {what.estimate / 60:.0f} minutes at the most", style="dim", highlight=False)
@@ -143,7 +144,7 @@ def _rounds(console: Console, what: Chosen, seed: int, attempts: Attempts) -> It
             groups = draw.sample(list(what.groups.items()), len(what.groups))
             found: list[Point] = []
             name = f"round {number + 1}, {at}"
-            # Loss is drawn anew in each round.
+            # Use another seed in each round, so that other packets are lost.
             with attempts.keeping(name, found), built(at, seed + number) as bed:
                 for (way, outer), inner in groups:
                     controls = draw.sample(inner, len(inner))
@@ -156,7 +157,7 @@ def _rounds(console: Console, what: Chosen, seed: int, attempts: Attempts) -> It
 
 
 def goodputs(what: Chosen, points: Points) -> Table:
-    """Return the mean goodput of each cell, with its interval."""
+    """Return the table of each cell's mean goodput with its interval."""
     head = ("way", "inside", "outside", *map(str, what.conditions))
     table = new_table("Goodput: Mbit/s", head, head[:3], head[:1])
     for cell in what.cells:
@@ -178,7 +179,7 @@ LINES = {
 
 
 def draw(figure: Figure, what: Chosen, points: Points, target: Path) -> None:
-    """Draw the medians of *points* against the RTT, a panel for each loss and each control inside."""
+    """Draw the medians of *points* over the RTT, in a panel for each loss and each congestion control inside."""
     losses = list(dict.fromkeys(at.loss for at in what.conditions))
     inner = list(dict.fromkeys(cell.inner for cell in what.cells))
     panels = [partial(_panel, what=what, points=points, loss=loss, inner=each) for each in inner for loss in losses]

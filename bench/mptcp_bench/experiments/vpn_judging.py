@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The claims of "Multipath Transport for Virtual Private Networks" about its figures, and whether they hold here. Pure.
 
-Most claims can fail here: kernel, OpenVPN and congestion controls are today's, and the kernel lacks BALIA, the paper's
-control of MPTCP. A claim that fails is a result. Beside the claims are aims that check the measurement itself.
+Most claims can fail here: kernel, OpenVPN and congestion controls are today's, and today's kernel does not have BALIA,
+the paper's congestion control for MPTCP. A claim that fails is a result. Further aims check the measurement itself.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from .vpn_cells import GOOD_LOSS, WAYS, Cell, Claim, Condition, Point, Points, f
 
 BALIA = "Cubic takes much more of the bandwidth than BALIA (which no kernel of today has: BBR in its place)."
 NOTICEABLE = 1.1
-"""Least ratio for "noticeable" and "much"."""
+"""Least ratio that counts as "noticeable" or "much"."""
 HALF = 0.5
-"""Percent: the paper's rates are whole numbers."""
+"""Most difference from a rate of the paper in percentage points, because the paper rounds its rates to whole
+percent."""
 NOT_WORSE = 0.9
-"""Remaining share at which a degradation "did not worsen"."""
+"""Least share of goodput that must remain if a degradation "did not worsen"."""
 
 
 def sound(points: Points, planned: Sequence[tuple[Cell, Condition]], runs: int) -> list[Aim]:
-    """Return the aims that check whether *runs* rounds of everything *planned* were measured as intended."""
+    """Return the aims that check whether *runs* rounds of all *planned* points were measured as intended."""
     there = points.all
     both = {p.cell.way for p in there if WAYS[p.cell.way].both}
     fixed = {way: share for way in both if (share := WAYS[way].share) is not None}
@@ -49,7 +50,7 @@ def sound(points: Points, planned: Sequence[tuple[Cell, Condition]], runs: int) 
     if alone := [p.second for p in there if not WAYS[p.cell.way].both]:
         aims.append(Aim("share of the second path where one is used, most", _most(alone), most=0.01))
     if fixed:
-        # Of all downloads together: over lossy paths one download draws few packets.
+        # Use the mean over all downloads, because one download over lossy paths has few packets.
         means = {way: fmean([p.second for p in there if p.cell.way == way]) for way in fixed}
         off = _most(abs(means[way] - share) for way, share in fixed.items())
         aims.append(Aim("share of the second path, off what was fixed by, most", off, most=0.05))
@@ -71,7 +72,7 @@ def _most(values: Iterable[float]) -> float:
 
 
 def ours(points: Points) -> list[Aim]:
-    """Return how our tunnel compares with the best of all others: figures without an aim."""
+    """Return figures, without an aim, that compare our tunnel with the best of all other ways."""
     found = []
     for inner in _inner(points):
         best = [
@@ -121,7 +122,7 @@ def _controls(inner: str, outer: str = "") -> str:
 
 
 def _gains(points: Points, *, ndiffports: bool) -> list[Claim]:
-    """Return the claims that both paths, and several subflows on one, are better than TCP over one."""
+    """Return the claims that two paths, or several subflows on one path, are better than TCP over one."""
     found = []
     for inner in _inner(points):
         for outer in _outer(points):
@@ -147,7 +148,7 @@ def _gains(points: Points, *, ndiffports: bool) -> list[Claim]:
 
 
 def figure3(points: Points) -> list[Claim]:
-    """Two congestion controls outside, loss 0.1 %."""
+    """Return the claims about two congestion controls outside, with a loss of 0.1 %."""
     found = []
     for inner in _inner(points):
         cubic, bbr = (Cell("mptcp", inner, outer) for outer in ("cubic", "bbr"))
@@ -157,7 +158,7 @@ def figure3(points: Points) -> list[Claim]:
 
 
 def figure4(points: Points) -> list[Claim]:
-    """Multipath TCP beside TCP, loss of 1 %, uniform and in bursts."""
+    """Return the claims about Multipath TCP beside TCP, with a loss of 1 %, uniform and in bursts."""
     found = _gains(points, ndiffports=True)
     for inner in _inner(points):
         for outer in _outer(points):
@@ -181,7 +182,7 @@ def figure4(points: Points) -> list[Claim]:
 
 
 def figure5(points: Points) -> list[Claim]:
-    """Multipath TCP over paths whose delays differ, losses in bursts."""
+    """Return the claims about Multipath TCP over paths with different delays and losses in bursts."""
     found = []
     for inner in _inner(points):
         for outer in _outer(points):
@@ -202,7 +203,7 @@ def figure5(points: Points) -> list[Claim]:
 
 
 def figure6(points: Points) -> list[Claim]:
-    """One path: UDP beside TCP."""
+    """Return the claims about UDP beside TCP over one path."""
     return [
         Claim(
             "A VPN over UDP has clear advantages over one over TCP, whatever RTT and loss.",
@@ -226,7 +227,7 @@ def _multipath_udp(points: Points, inner: str, outer: str, loss: str, ats: Seque
 
 
 def figure7(points: Points) -> list[Claim]:
-    """Multipath UDP beside Multipath TCP, no loss."""
+    """Return the claims about Multipath UDP beside Multipath TCP without loss."""
     found = []
     ats = points.conditions
     for inner in _inner(points):
@@ -244,7 +245,7 @@ def figure7(points: Points) -> list[Claim]:
 
 
 def figure9(points: Points) -> list[Claim]:
-    """The same with losses."""
+    """Return the claims about Multipath UDP beside Multipath TCP with losses."""
     found = []
     by_loss = _by_loss(points)
     clean = by_loss.pop("0", [])
@@ -262,13 +263,13 @@ def figure9(points: Points) -> list[Claim]:
 
 
 def _mean_of_quotients(*rates: float) -> float:
-    """Return the geometric mean of (a / b) / (c / d), over each four *rates*."""
+    """Return the geometric mean of (a / b) / (c / d), over each group of four *rates*."""
     fours = zip(*(rates[start::4] for start in range(4)), strict=True)
     return geometric_mean([(a / b) / (c / d) for a, b, c, d in fours])
 
 
 def figure10(points: Points) -> list[Claim]:
-    """Multipath UDP beside Multipath TCP over paths whose delays differ."""
+    """Return the claims about Multipath UDP beside Multipath TCP over paths with different delays."""
     found = []
     uneven = _asymmetric(points)
     losses = list(dict.fromkeys(at.loss for at in uneven))
@@ -297,7 +298,7 @@ def figure10(points: Points) -> list[Claim]:
 
 
 def figure11(points: Points) -> list[Claim]:
-    """Less by the longer path, and what a scheduler does that knows the delays."""
+    """Return the claims about sending less by the longer path, and about a scheduler that knows the delays."""
     found = []
     for inner in _inner(points):
         for loss in dict.fromkeys(at.loss for at in _asymmetric(points)):
@@ -319,7 +320,7 @@ def figure11(points: Points) -> list[Claim]:
 
 
 def trace_claims(acknowledged: Mapping[tuple[Cell, int], int]) -> list[Claim]:
-    """Figure 8, by the bytes that the web server had acknowledged after 0.3 s, by cell and round."""
+    """Return Figure 8's claims; *acknowledged* has the bytes after 0.3 s at the web server, by cell and round."""
     udp = {number: octets for (cell, number), octets in acknowledged.items() if cell.way == "50/50"}
     found = []
     for outer in sorted({cell.outer for cell, _ in acknowledged if cell.outer}):
@@ -333,20 +334,20 @@ def trace_claims(acknowledged: Mapping[tuple[Cell, int], int]) -> list[Claim]:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Losses of a round over one path, as shares."""
+    """Losses over one path in one round, as shares."""
 
     loss: str
     round: int
     one_way: float
-    """Share of the packets, mean of both directions."""
+    """Share of packets lost in one direction, the mean of both directions."""
     pings: float
-    """Share of packets that cross the path in both directions."""
+    """Share of packets lost that cross the path in both directions, as pings do."""
     short: float
-    """Share of the bursts that have one or two packets."""
+    """Share of bursts with only one or two packets."""
 
 
 def bursts(lost: Sequence[int]) -> list[int]:
-    """Return the lengths of the runs of consecutive numbers in ascending *lost*."""
+    """Return the lengths of the runs of consecutive numbers in *lost*, which is ascending."""
     lengths: list[int] = []
     for number, one in enumerate(lost):
         if number and one == lost[number - 1] + 1:
@@ -357,7 +358,7 @@ def bursts(lost: Sequence[int]) -> list[int]:
 
 
 def loss_claims(found: Sequence[Lost]) -> list[Claim]:
-    """Table 1."""
+    """Return the claims of Table 1."""
     claims = []
     for loss in GOOD_LOSS:
         own = [each for each in found if each.loss == loss]
@@ -371,7 +372,7 @@ def loss_claims(found: Sequence[Lost]) -> list[Claim]:
 
 
 def loss_aims(found: Sequence[Lost], runs: int) -> list[Aim]:
-    """Return the aims that check whether *runs* rounds were measured, over paths with the intended loss."""
+    """Return the aims that *runs* rounds were measured, over paths with the intended loss."""
     rounds = min((sum(each.loss == loss for each in found) for loss in GOOD_LOSS), default=0)
     aims = [Aim("rounds of everything", rounds, least=runs)]
     for loss in GOOD_LOSS:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Table 1 of "Multipath Transport for Virtual Private Networks": what pings observe of its Gilbert-Elliott losses.
+"""Table 1 of "Multipath Transport for Virtual Private Networks": its Gilbert-Elliott losses, as pings observe them.
 
-A ping crosses a path twice, and the paper's rates are those of pings: one way, half as much is lost.
+The paper's rates are of pings, which cross a path twice. In one direction, half as many packets are lost.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .vpn_judging import Lost, bursts, loss_aims, loss_claims
 
 TITLE = "Table 1: losses in bursts, as pings observe them"
 PACKETS = 10_000
-"""Per round and direction: the paper's pings of a round."""
+"""Packets per round and direction, as many as the paper's pings."""
 RUNS, QUICK_RUNS = 10, 2
 OPTIONS = {"runs": f"rounds of {PACKETS:,} packets, default {RUNS}"}
 FAST = 100_000_000
-"""Bits per second: nothing must be lost at a shaper."""
+"""Rate of the paths in bits per second, so high that a shaper loses nothing."""
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure some rounds over one path of each kind."""
+    """Measure all kinds of loss, each over its own path, in several rounds."""
     need("root", "namespaces", "veth", "tbf")
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     attempts = Attempts(console)
@@ -65,7 +65,7 @@ def _emulated() -> list[EmulatedPath]:
 
 
 def measured(testbed: Testbed, number: int) -> list[Lost]:
-    """Send packets in both directions of each loss's path."""
+    """Send packets in both directions over the path of each loss, and return the losses."""
     found = []
     for loss, end in ends(testbed).items():
         gone = [lost_of(end.arrivals(direction, PACKETS), PACKETS) for direction in ("down", "up")]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Figure 8 of "Multipath Transport for Virtual Private Networks": the first 0.3 s of a download.
 
-tcpdump captures it on the web server, which is behind the VPN's server; each VPN has just come up.
+tcpdump captures the download on the web server, behind the VPN server. Each VPN is freshly started.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .vpn_judging import sound, trace_claims
 TITLE = "Figure 8: the begin of a download, RTT 40 ms"
 AT = Condition(40, 40)
 SHOWN = 0.3
-"""Seconds."""
+"""Seconds of the download that are shown."""
 STEP = 0.01
 SECONDS = 2.0
-"""Of a download: longer than shown, so that its fixed shares become visible."""
+"""Seconds of a download. It is longer than what is shown, so that fixed shares of both paths can be checked."""
 RUNS, QUICK_RUNS = 8, 2
 CELLS = cells(("mptcp", "50/50", "tunnel"), ("cubic",), ("cubic", "bbr"))
 OPTIONS = {"runs": f"rounds, default {RUNS}"}
@@ -47,7 +47,7 @@ PORT = 80
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The begin of a download: bytes sent and acknowledged, every STEP seconds since the client's SYN was seen."""
+    """The begin of a download: bytes sent and acknowledged, every STEP seconds since the client's SYN arrived."""
 
     cell: Cell
     round: int
@@ -56,7 +56,7 @@ class Trace:
 
 
 def trace(cell: Cell, number: int, packets: Sequence[Packet]) -> Trace:
-    """Return the begin of the connection in *packets* that carried most. Raises TestbedError if it has no begin."""
+    """Return the begin of the longest connection in *packets*. Raises TestbedError if its begin is missing."""
     carried_by: dict[int, int] = {}
     for packet in packets:
         if packet.source_port == PORT:
@@ -77,7 +77,7 @@ def trace(cell: Cell, number: int, packets: Sequence[Packet]) -> Trace:
 
 
 def _since(first: int, number: int) -> int:
-    """Return how far *number* is after *first* in sequence number arithmetic (RFC 9293, 3.4)."""
+    """Return the distance from *first* to *number* in sequence number arithmetic (RFC 9293, 3.4)."""
     return (number - first) % (1 << 32)
 
 
@@ -93,7 +93,7 @@ def _measured(bed: Bed, cell: Cell, number: int) -> tuple[Trace, Point]:
 
 
 def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Measure some rounds, with the cells in a drawn order."""
+    """Measure several rounds, with the cells in a drawn order."""
     need(*NEEDS, "tcpdump")
     runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
     attempts, draw = Attempts(console), Random(seed)
@@ -133,7 +133,7 @@ LOOKS = {"mptcp": style.ETHERNET.color, "50/50": style.WIFI.color, "tunnel": sty
 
 
 def draw_traces(target: Path, traces: Sequence[Trace]) -> None:
-    """Draw for each cell the run with the median of the bytes acknowledged at the end."""
+    """Draw, for each cell, the run with the median of the bytes that were acknowledged at the end."""
 
     def panel(axes: Any) -> None:
         for cell in CELLS:

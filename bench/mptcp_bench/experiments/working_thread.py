@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A thread that works in parallel to a measurement, from entry to exit of a ``with`` statement."""
+"""A thread that works beside a measurement, during a ``with`` statement."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mptcp_lab.testbed import LiveNode
 
 
 class WorkingThread:
-    """Does :meth:`work` in its own thread, in the namespace of *node* if given.
+    """Run :meth:`work` in its own thread, in the namespace of *node* if given.
 
-    The exit raises the work's error, unless the statement itself has failed.
+    When the ``with`` statement ends, it raises the error of the work, unless it has itself failed.
     """
 
     def __init__(self, name: str, node: LiveNode | None = None) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments of "Multipath TCP Proxy: Unshackling Network Nodes" (Pollalis, Charalampou, Sykas, WWIC 2016).
 
-``scenarios`` declares them as data, ``parameters`` their settings. ``session`` runs an order: ``engine`` runs a figure
-on a ``Lab``, ``measures`` turns its observations into numbers, ``conversion`` runs Table 1. ``results`` is the file
-that a run writes, ``summary`` its statistics. ``claims``, ``throttling_claims`` and ``conversion_claims`` judge the
-paper's claims by the measurements; ``verdicts`` has them all. ``figures`` and ``chapter`` show a result.
+``scenarios`` declares the experiments as data, ``parameters`` their settings. ``session`` runs the requested
+experiments: ``engine`` runs a figure on a ``Lab``, ``measures`` computes numbers from its observations, ``conversion``
+runs Table 1. ``results`` is the file that a run writes, ``summary`` its statistics. ``claims``, ``throttling_claims``
+and ``conversion_claims`` judge the paper's claims by the measurements; ``verdicts`` calls them all. ``figures`` and
+``chapter`` show a result.
 """

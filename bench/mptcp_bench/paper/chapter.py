@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A result of the paper in words, for the report."""
+"""A result of the paper in words and tables, for the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PERCENTS = (50, 95, 99)
 
 
 def cell_of(found: Statistic | None) -> str:
-    """Return mean, interval and number of runs for people."""
+    """Return mean, interval and number of runs as text; a dash for None."""
     if found is None:
         return "—"
     return f"{show(found.mean, found.unit, found.half)} (n = {found.n})"
@@ -81,7 +81,7 @@ def _done(result: PaperResult) -> str:
 
 
 def chapter(result: PaperResult) -> Chapter:
-    """Return *result* in words, with its figure drawn."""
+    """Return the report's chapter about *result*, with its figure drawn."""
     drawn = any(run.valid for run in result.runs)
     return Chapter(
         result=result,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The paper's claims about its Figures 2 to 5, judged by the measurements: one function for each claim."""
+"""The paper's claims about its Figures 2 to 5, judged by the measurements. Each claim has its own function."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from .results import (
 
 CLAIMS = Claims()
 MARGIN = 0.05
-"""Share by which "no less" may be less."""
+"""Non-inferiority margin: the largest accepted loss, as a share, for "no less"."""
 UNUSED = 0.05
-"""Share of all bytes below which a path is "almost fully underutilized"."""
+"""A path with less than this share of all bytes is "almost fully underutilized"."""
 SATISFACTORY = 0.8
-"""Share of Wi-Fi's greatest seen rate: a "satisfactory throughput rate"."""
+"""Least share of Wi-Fi's greatest measured rate that is a "satisfactory throughput rate"."""
 SATURATED = 0.95
-"""Share of the sweep's greatest goodput from which on more buffer no longer helps."""
+"""From this share of the sweep's greatest goodput on, a larger buffer no longer helps."""
 STABLE = 0.9
-"""The same for Ethernet: "naturally stable behavior"."""
+"""Least share of Ethernet's greatest measured rate that is "naturally stable behavior"."""
 SEVERAL = 2
-"""Least factor for "several times"."""
+"""Least factor that counts as "several times"."""
 OWN_LINK = 0.85, 1.0
-"""Payload over the rate of a link that one download has for itself."""
+"""Least and most payload, as a share of a link's rate, of one download that has the link for itself."""
 LOWER = 0.99
-"""Most share at which a rate is "lower" than another."""
+"""Most share of another rate at which a rate is "lower" than it."""
 HARDLY = 0.0005
-"""Share of retransmitted segments below which practically nothing was lost."""
+"""If a smaller share of the segments is retransmitted, practically nothing was lost."""
 HEADERS_LEAVE = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
-"""Payload with MTU 1000 against 1500: IPv4 and TCP headers with timestamps and DSS are 80 bytes, and the shapers count
-14 of Ethernet (experiments/aims.py)."""
+"""Payload share with MTU 1000 divided by the one with 1500. IPv4 and TCP headers with timestamps and DSS are 80 bytes,
+and the shapers count 14 bytes of Ethernet (experiments/payload.py)."""
 FULL = 0.4
-"""Share of a receive buffer that is held, by samples 0.1 s apart, when the window may be used up, which is not
-measured. The buffer counts the kernel's memory for packets, of which payload, and so the window, is about half."""
+"""If samples 0.1 s apart show this share of a receive buffer in use, the window may be used up, which is not measured.
+The buffer counts the kernel's memory for packets. About half of that is payload, which is the window."""
 SPARE = 0.1
-"""Share of the time that a host's busiest processor was idle: no program that stays on one lacked it.
+"""Least share of idle time of a host's busiest processor. With more, no program that stays on one processor lacked it.
 
-One full thread that moves between processors leaves some of each (``agent.processors``)."""
+A busy thread that moves between processors leaves some idle time on each (``agent.processors``)."""
 
 
 def mbit(statistic: Statistic) -> str:
-    """Return a rate with its confidence interval for people."""
+    """Return a rate with its confidence interval as text."""
     half = f" ± {statistic.half / 1e6:.1f}" if statistic.half is not None else ""
     return f"{statistic.mean / 1e6:.1f}{half} Mbit/s"
 
@@ -88,7 +88,7 @@ def _fig2_alone(m: Measured) -> Finding:
     several = above(alone[ETHERNET], alone[WIFI], SEVERAL)
     own, links = True, []
     for path, goodput in alone.items():
-        # Of real links only what was stated is known.
+        # On real hosts, a link's rate is known only if it was stated.
         if (text := m.result.parameters.get(f"{path}.rate")) is not None:
             link = parse_rate(str(text))
             links.append(f"{goodput.mean / link:.1%}")
@@ -231,7 +231,8 @@ def _fig4_required(m: Measured) -> Finding:
     larger = next((more for more, _ in points if more > at), at)
     if not suffices and at < needed <= larger and above(dict(points)[larger], best, SATURATED):
         raise Missing(f"{approximate_size(at)} do not suffice, {approximate_size(larger)} do; none between was tried")
-    # From there on: a sweep is not smooth, and a smaller buffer may have been lucky.
+    # Take the buffers above the largest that falls short: the sweep is not smooth, and a smaller one may suffice by
+    # luck.
     short = max((at for at, s in points if s.mean < SATURATED * best.mean), default=0.0)
     enough = next((f"from {approximate_size(at)} on" for at, _ in points if at > short), "with no buffer for certain")
     return Finding(

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Table 1: how long the proxy takes to turn a segment of MPTCP into one of TCP, and back.
 
-A client sends requests one after the other, each on its own connection and with its own target; tcpdump on the proxy's
-host stamps both sides; ``wire`` turns the stamps into intervals. Rules:
+A client sends requests one after another, each on its own connection and with its own target. tcpdump on the proxy's
+host records the time of each packet on both sides, from which ``wire`` computes intervals. Rules:
 
-- The shipped configuration, but without persistent connections to the origin: a reused one has no SYN.
-- Every request uses MPTCP if wanted: a run with a fallback is no data point. The same requests by plain TCP through the
-  same proxy, each time right before or after, show what MPTCP adds.
-- Waiting is distinguished from converting. Paths delay a connection only in the bulk downloads: there bytes wait in the
+- The shipped configuration is used, but without persistent connections to the origin: a reused connection has no SYN.
+- If MPTCP is wanted, every request uses it: a run with a fallback is not a data point. The same requests by plain TCP
+  through the same proxy, right before or after, show what MPTCP adds.
+- Waiting is distinguished from conversion. Only the bulk downloads are delayed by the paths: their bytes wait in the
   proxy for the client's window, as in any proxy between a fast and a slow link.
 """
 
@@ -26,9 +26,9 @@ from .conversion_metrics import MPTCP, PARTS, PROTOCOLS, metric_of_median
 from .results import BULK, DATA, DOWN, IDLE, LEAST_IDLE, STREAM, SYN, UP, WHOLE, Case, Run
 
 ATTEMPTS = 3
-"""How often a workload is tried before its repetition goes without a run."""
+"""How often a workload is tried before its repetition is left without a run."""
 OVERHEAD = 1.7
-"""Seconds that a capture takes beside its requests; one of them waits for what the kernel holds."""
+"""Seconds that a capture takes beside its requests. One of them is spent waiting for packets that the kernel holds."""
 
 SMALL = Workload("small", 120, 1024)
 PACED = Workload("paced", 5, 262_144, origin_rate=10_000_000)
@@ -40,7 +40,7 @@ CASES = tuple(Case(key, title, {"client": title}) for key, title in PROTOCOLS.it
 
 
 def workloads(*, emulated: bool) -> tuple[Workload, ...]:
-    """Return the workloads that can be measured; a real origin's link cannot be shaped."""
+    """Return the workloads that can be measured. On real hosts, the origin's link cannot be shaped."""
     return tuple(w for w in WORKLOADS if emulated or w.origin_rate is None)
 
 
@@ -60,9 +60,9 @@ def runs(
 ) -> Iterator[Run]:
     """Start origin and proxy on *lab* and measure *repetitions* times, in an order drawn from *seed*.
 
-    Each repetition yields one run per protocol with all workloads. A failed attempt is yielded with its reason and
-    repeated a few times. *advance* gets how many seconds of :func:`estimate` are done; *check* raises TestbedError if
-    the path emulation failed since its last call.
+    Each repetition yields a run per protocol, with all workloads. A failed attempt is yielded with its reason, and
+    repeated a few times. *advance* is called with the number of seconds of :func:`estimate` that are done. *check*
+    raises TestbedError if the emulation of the paths has failed since its last call.
 
     :raises TestbedError: origin or proxy does not start, or the proxy's kernel lacks the *congestion_control*
     """
@@ -78,7 +78,7 @@ def runs(
                 for _ in range(ATTEMPTS):
                     try:
                         got = measure(lab, proxy.url(), origin, workload, multipath=protocol == MPTCP)
-                        # At once, so that the failure is attributed to this workload of this protocol.
+                        # Check at once, so that a failure is attributed to this workload of this protocol.
                         check()
                     except TestbedError as error:
                         yield Run(protocol, number, valid=False, reason=str(error))
@@ -93,7 +93,7 @@ def runs(
 
 
 def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> Run:
-    """Return a run of all *measured* workloads; by MPTCP it needs a second subflow somewhere."""
+    """Return the run with all *measured* workloads. With MPTCP it is valid if some connection had two subflows."""
     parts = {key: conversions.exchanges for key, conversions in measured.items()}
     if protocol == MPTCP and all(e.subflows < 2 for exchanges in parts.values() for e in exchanges):
         return Run(protocol, number, valid=False, reason="no second subflow was established")

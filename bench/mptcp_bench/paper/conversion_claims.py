@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The paper's claims about Table 1, judged by the measurements: one function for each claim.
+"""The paper's claims about Table 1, judged by the measurements. Each claim has its own function.
 
-Medians are compared by the repetitions' medians: all segments together would hide the differences between runs.
+Two quantities are compared by the medians of each repetition, since one median over all segments would hide how much
+the repetitions differ.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .results import (
 from .summary import pooled
 
 SAME_SIZE = 2.0
-"""The machines are ten years apart: a median within this factor of the paper's is the same."""
+"""A median within this factor of the paper's counts as the same, because the machines are ten years apart."""
 PERCENTILES = (50, 95, 99)
 
 CLAIMS = Claims()
@@ -50,7 +51,7 @@ def _paper(kind: str) -> float:
 
 
 def _against(m: Measured, kind: str, found: Statistic, more: str) -> tuple[Judgement, str]:
-    """Return the verdict on medians beside the paper's, and why; *more* is added for shorter ones."""
+    """Return the verdict on medians beside the paper's, and the reason. *more* is added if ours are shorter."""
     paper = _paper(kind)
     if above(found, paper, SAME_SIZE):
         return "fails", f"{found.mean / paper:.1f} times the paper's."

@@ -11,7 +11,7 @@ PROTOCOLS = {MPTCP: "Multipath TCP", TCP: "plain TCP"}
 WHOLE_SYN, OWN_SYN, OWN_REQUEST = "syn_whole", "syn_own", "request_own"
 HANDSHAKE, ANSWER, REQUEST_WAIT, RESPONSE = "handshake", "answer", "request_wait", "response"
 PARTS = (HANDSHAKE, ANSWER, REQUEST_WAIT, WHOLE_SYN, OWN_SYN, OWN_REQUEST, RESPONSE)
-"""Fields of ``wire.exchanges.Exchange`` whose medians are metrics: the parts of Table 1's intervals."""
+"""Fields of ``wire.exchanges.Exchange`` that are parts of Table 1's intervals. Their medians are metrics."""
 
 _DATA = 0.0153311 + 0.0080645
 REFERENCES = (
@@ -21,5 +21,5 @@ REFERENCES = (
 
 
 def metric_of_median(distribution: str) -> str:
-    """Return the name of the metric: the median of *distribution*."""
+    """Return the name of the metric that is the median of *distribution*."""
     return f"median_{distribution.replace(' ', '_')}"

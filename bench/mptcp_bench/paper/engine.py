@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run a scenario on a lab: every trial, repeated, and whether it is a data point.
+"""Run a scenario on a lab: make each download, repeat it, and decide whether it is a data point.
 
-A download of the wrong kind (it fell back from MPTCP, lacked a subflow, got other bytes, or the emulator failed) is a
-failed run: it stays in the result with its reason, counts for nothing, and is tried again a few times.
+A run has failed if the client fell back from MPTCP, had no second subflow, or got other bytes, or if the emulation
+failed. A failed run stays in the result with its reason, does not count, and is tried again a few times.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from .results import IDLE, LEAST_IDLE, Case, Cause, Run, rtt
 from .scenarios import Expected, Scenario, Trial
 
 ATTEMPTS = 3
-"""How often a run is tried before its repetition goes without it."""
+"""How often a run is tried before its repetition is left without it."""
 OVERHEAD = 1.5
 """Seconds that a run takes beside its download."""
 HEADERS = 1.08
-"""Approximate bytes on the wire per byte of payload, only to estimate a download's duration."""
+"""Approximate bytes on the wire per byte of payload, used only to estimate a download's duration."""
 CONNECTIONS = 5
-"""Connections over each path to measure its RTT."""
+"""Number of connections over each path that measure its RTT."""
 GIVEN_UP = 4
-"""Seconds after which such a connection is given up: its packets were lost."""
+"""Seconds after which such a connection is given up, because its packets were lost."""
 EXCESS = 1.1
-"""Multiple of its link's rate that no emulated path carries."""
+"""If a path carries more than this multiple of its link's rate, it was not emulated."""
 BUSY = 0.02
-"""Seconds by which a busy machine may prolong an RTT."""
+"""Seconds by which an RTT may be longer on a busy machine."""
 SLOWEST = 4.0
-"""Multiple of its expected duration after which a download is aborted."""
+"""A download is aborted after this multiple of its expected duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The trials of each repetition, in order."""
+    """The trials of each repetition in order."""
 
     rounds: tuple[tuple[Trial, ...], ...]
     quick: bool
@@ -63,7 +63,7 @@ class Plan:
 
 
 def plan(scenario: Scenario, parameters: Parameters, seed: int, quick: bool) -> Plan:
-    """Return the runs of *scenario*, in an order drawn from *seed*."""
+    """Return the runs of *scenario* in an order drawn from *seed*."""
     draw = random.Random(seed)
     trials = [trial for trial in scenario.trials if trial.in_quick or not quick]
     count = parameters.repetitions or (scenario.quick_repetitions if quick else scenario.repetitions)
@@ -74,7 +74,7 @@ def plan(scenario: Scenario, parameters: Parameters, seed: int, quick: bool) -> 
 
 
 def seconds(trial: Trial, size: int, parameters: Parameters) -> float:
-    """Return the approximate duration of a download."""
+    """Return the approximate duration of a download of *size* bytes in seconds."""
     ethernet, wifi = parameters.rate("ethernet"), parameters.rate("wifi")
     if trial.alone is not None:
         rate = parameters.rate(trial.alone)
@@ -84,12 +84,12 @@ def seconds(trial: Trial, size: int, parameters: Parameters) -> float:
 
 
 def estimate(planned: Plan, parameters: Parameters) -> float:
-    """Return the approximate seconds that a plan takes."""
+    """Return the approximate seconds that all runs of a plan take."""
     return sum(OVERHEAD + seconds(t, planned.size(t), parameters) for trials in planned.rounds for t in trials)
 
 
 def case(trial: Trial, parameters: Parameters, size: int) -> Case:
-    """Return *trial* as a case of the result file."""
+    """Return the case of the result file for *trial*."""
     values: dict[str, str | int | float | bool | None] = {"size": size}
     if trial.receive_buffer is not None:
         values["receive_buffer"] = trial.receive_buffer
@@ -108,14 +108,14 @@ def case(trial: Trial, parameters: Parameters, size: int) -> Case:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Why a download is no data point."""
+    """The reason why a download is not a data point, and its kind."""
 
     reason: str
     cause: Cause = Cause.OTHER
 
 
 def complaint(trial: Trial, seen: Observation, digest: str) -> Complaint | None:
-    """Return why a download is no data point, None if it is one."""
+    """Return why a download is not a data point; None if it is one."""
     if (
         trial.expected is Expected.FALLBACK
         and seen.status == 0
@@ -150,7 +150,7 @@ def _reason(trial: Trial, seen: Observation, digest: str) -> str | None:
 
 
 def wrong_path(seen: Observation, rtts: Mapping[str, float], parameters: Parameters) -> str | None:
-    """Return how an emulated path differs from *parameters*, None if none does; *rtts* are seconds by path."""
+    """Return how an emulated path differs from *parameters*; None if none does. *rtts* are in seconds, by path."""
     for name, seconds in rtts.items():
         path = parameters.path(name)
         jitter = path.down.jitter + path.up.jitter
@@ -174,9 +174,9 @@ def data_point(
     rtts: Mapping[str, float],
     emulated: bool,
 ) -> Run:
-    """Return run number *number* of *trial*, valid if it is a data point.
+    """Return run *number* of *trial*. It is valid if it is a data point.
 
-    *digest* is the expected SHA-256, *used* the processor usage of each host; *rtts* are seconds by path.
+    *digest* is the expected SHA-256, *used* the processor usage of each host, *rtts* the RTTs in seconds by path.
     """
     wrong = complaint(trial, seen, digest)
     if wrong is None and emulated and (reason := wrong_path(seen, rtts, parameters)) is not None:
@@ -206,9 +206,9 @@ def data_point(
 
 
 def policy(lab: Lab, cap: int) -> str:
-    """Return the policy of Figures 6 and 7 for the client of *lab*: *cap* bits/s for Ethernet once Wi-Fi has joined.
+    """Return the policy of Figures 6 and 7 for *lab*'s client: *cap* (bits/s) for Ethernet once Wi-Fi has joined.
 
-    JSON is YAML.
+    The policy is JSON, which is valid YAML.
     """
     paths = {path.name: {"clients": [lab.client.address(path.device, 4)]} for path in lab.paths}
     rule = {
@@ -222,7 +222,7 @@ def policy(lab: Lab, cap: int) -> str:
 
 @contextmanager
 def configured(lab: Lab, trial: Trial) -> Iterator[None]:
-    """Set the client's receive buffer and MTU for *trial*, and restore them."""
+    """Set the client's receive buffer and MTU for *trial*; restore them at the end of the scope."""
     client = lab.client
     with ExitStack() as stack:
         if trial.receive_buffer is not None:
@@ -237,7 +237,7 @@ def configured(lab: Lab, trial: Trial) -> Iterator[None]:
 
 
 class Engine:
-    """Runs one scenario."""
+    """Runs the plan of one scenario."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class Engine:
         advance: Callable[[float], None] = lambda seconds: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """*advance* gets how many seconds of :func:`estimate` are done; *check* raises if emulation failed."""
+        """Call *advance* with the seconds of :func:`estimate` that are done. *check* raises if the emulation failed."""
         self._scenario, self._parameters, self._plan = scenario, parameters, planned
         self._advance, self._check = advance, check
         self._throttler: Throttler | None = None
@@ -301,7 +301,7 @@ class Engine:
                 after = _processors(lab)
             self._check()
         except (TestbedError, KeyError) as error:
-            # An interface that lost its address is a KeyError, with the message in its argument.
+            # If an interface has lost its address, that raises KeyError, whose argument is the message.
             reason = str(error.args[0]) if isinstance(error, KeyError) else str(error)
             still_there(lab, origin.process, proxy.process)
             return Run(trial.key, number, valid=False, reason=reason)
@@ -330,7 +330,7 @@ class Engine:
 
 
 def round_trips(lab: Lab, url: str) -> dict[str, float]:
-    """Return by path the least seconds that a connection to *url* takes to open, of those that open."""
+    """Return, by path, the least seconds that a connection to *url* took to open, if any connection opened."""
     found = {}
     for path in lab.paths:
         source = lab.client.address(path.device)
@@ -347,6 +347,6 @@ def _processors(lab: Lab) -> list[Reading]:
 
 
 def cases(scenario: Scenario, planned: Plan, parameters: Parameters) -> tuple[Case, ...]:
-    """Return the cases of the result file, in the figure's order."""
+    """Return the cases of the result file in the figure's order."""
     run = {trial.key for trials in planned.rounds for trial in trials}
     return tuple(case(trial, parameters, planned.size(trial)) for trial in scenario.trials if trial.key in run)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The picture of a result, as PNG and SVG: ``draw``. ``FIGURES`` has the parts of each scenario's picture.
+"""The picture of a result, as PNG and SVG: :func:`draw`. ``FIGURES`` has the parts of each scenario's picture.
 
-A picture is rows of parts, laid out in inches: at 100 dots per inch it is 920 wide, readable at the width of a page.
-Headings, legends and axes have their own room; nothing is written over data.
+A picture consists of rows of parts, whose sizes are in inches. At 100 dots per inch it is 920 dots wide, which is
+readable at the width of a page. Headings, legends and axes have their own space, so that no text covers data.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ WIDTH = 9.2
 LEFT, RIGHT, BETWEEN = 0.78, 0.15, 0.85
 HEADING = 0.8
 CAPTIONS = 0.52
-"""Above every part: its title and a line about it."""
+"""Inches above each part for its title and a line about it."""
 AXIS = 0.52
-"""Below every part: ticks and label."""
+"""Inches below each part for ticks and label."""
 LEGEND_ROW, LEGEND_COLUMNS = 0.22, 3
 STEM = "figure"
 PNG_DPI = 180
@@ -42,25 +42,25 @@ PNG_DPI = 180
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes."""
+    """A part of a picture: one pair of axes, drawn by a function."""
 
     draw: Callable[[Any], None]
     share: float = 1.0
-    """Share of its row's width."""
+    """Share of the row's width that the axes take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     height: float
-    """Inches of the axes alone."""
+    """Height of the axes in inches."""
     parts: tuple[Panel, ...]
     aside: float = 0.0
-    """Inches to the right for the part's own legend."""
+    """Inches to the right of the axes for their own legend."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigurePlan:
-    """All parts of a figure, before it is drawn."""
+    """All parts of a picture, before it is drawn."""
 
     subtitle: str
     rows: tuple[Row, ...]
@@ -68,9 +68,10 @@ class FigurePlan:
 
 
 def _panels(result: PaperResult, until: float | None = None) -> tuple[Panel, ...]:
-    """Return a panel for each case, or, with *until* seconds, for each case that has a cap.
+    """Return a panel for each case or, with *until* (seconds), for the begin of each case that has a cap.
 
-    Panels with a cap share one scale, the others another: a cap's scale would hide everything on the others.
+    All panels with a cap have the same scale, and so have all others: with a common scale for both, low rates would not
+    be visible.
     """
     cases = result.of_kind("panel")
     capped = [case for case in cases if case.caps]
@@ -97,12 +98,12 @@ def _wire(result: PaperResult) -> str:
 
 
 def throughput(result: PaperResult) -> FigurePlan:
-    """Return throughput over time, a panel for each case."""
+    """Return throughput over time, in a panel for each case."""
     return FigurePlan(_wire(result), _in_rows(_panels(result), 2.6))
 
 
 def transfers(result: PaperResult) -> FigurePlan:
-    """Return throughput over time, the transfers' durations, and a close look at the begin of the caps."""
+    """Return throughput over time, the transfers' durations, and an enlarged view of the begin of each cap."""
     done = Panel(lambda axes: bars(axes, result, result.of_kind("panel"), DURATION))
     rows = _in_rows((*_panels(result), done), 2.2)
     if (until := beginning(result, result.of_kind("panel"))) is not None:
@@ -111,7 +112,7 @@ def transfers(result: PaperResult) -> FigurePlan:
 
 
 def buffers(result: PaperResult) -> FigurePlan:
-    """Return throughput and the receiver's memory over time, retransmissions, and goodput against buffer size."""
+    """Return throughput and the receiver's memory over time, retransmissions, and goodput over the buffer's size."""
     cases = result.of_kind("panel")
     rows = list(_in_rows(_panels(result), 2.4))
     if any(OUT_OF_ORDER in run.series.extra for run in result.runs if run.valid and run.series):
@@ -130,7 +131,7 @@ def buffers(result: PaperResult) -> FigurePlan:
 
 
 def conversion(result: PaperResult) -> FigurePlan:
-    """Return the distributions of delays, a row for each kind of segment."""
+    """Return the distributions of delays, in a row for each kind of segment."""
     kinds = dict.fromkeys(name.split()[0] for run in result.runs if run.valid for name in run.distributions)
 
     def part(kind: str) -> Panel:
@@ -152,9 +153,9 @@ FIGURES: dict[str, Callable[[PaperResult], FigurePlan]] = {
 
 
 def figure(result: PaperResult) -> Any:
-    """Return the matplotlib figure of *result*; an unlisted scenario is drawn as throughput over time."""
+    """Return the matplotlib figure of *result*. A scenario not in ``FIGURES`` is drawn as throughput over time."""
     picture = FIGURES.get(result.experiment, throughput)(result)
-    # Drawn twice: the legend's size is known only when all axes are drawn.
+    # Draw it twice, because the legend's size is known only when all axes have been drawn.
     entries = len(_entries(_compose(result, picture, 0.0))) if picture.legend else 0
     below = 0.08 + LEGEND_ROW * ceil(entries / LEGEND_COLUMNS)
     drawn = _compose(result, picture, below)
@@ -164,7 +165,7 @@ def figure(result: PaperResult) -> Any:
 
 
 def _compose(result: PaperResult, picture: FigurePlan, below: float) -> Any:
-    """Return heading and rows, with *below* empty inches at the bottom."""
+    """Draw heading and rows, and leave *below* inches empty at the bottom."""
     height = HEADING + sum(CAPTIONS + row.height + AXIS for row in picture.rows) + below
     drawn = style.new_figure(WIDTH, height)
     title = f"{result.paper}: {result.title}"
@@ -205,7 +206,7 @@ def _legend(drawn: Any, top: float) -> None:
 
 
 def svg(result: PaperResult) -> bytes:
-    """Return the picture as SVG."""
+    """Return the picture of *result* as SVG."""
     target = BytesIO()
     style.save(figure(result), target)
     return target.getvalue()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Plots without a time axis: bars with intervals, goodput against buffer size, distributions."""
+"""Plots without a time axis: bars with intervals, goodput over buffer size, distributions."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ KINDS = {
 }
 DIRECTIONS = {UP: ("client → origin", style.THIRD), DOWN: ("origin → client", style.FOURTH)}
 STROKES = ("-", style.DASHED, style.DOTTED)
-"""Line styles, one for each case."""
+"""Line styles of the cases."""
 MARKED = (50, 95, 99)
 SHARES = [number / 5 for number in range(501)]
-"""Per cent: enough points of a distribution with any number of values."""
+"""Per cent at which a distribution is drawn. These are enough points, however many values it has."""
 UNITS = {"s": "seconds", "ms": "milliseconds", "%": "per cent", "": "segments"}
 APART = 0.16
-"""Least distance between two labels of a logarithmic axis of this width, in decades."""
+"""Least distance between two labels of the logarithmic axis, in decades."""
 
 
 LEAST_SHARE = 0.001
-"""Least end of an axis of shares: next to nothing must look like it."""
+"""Least upper end of an axis of shares, so that a negligible share looks negligible."""
 
 
 def bars(axes: Any, result: PaperResult, cases: Sequence[Case], name: str) -> None:
-    """Draw the means of metric *name* with their intervals, and a dot for every run."""
+    """Draw the means of metric *name* with their intervals, and a dot for each run."""
     known = metric(name)
     found = [(case, s) for case in cases if (s := result.statistic(case.key, name))]
     caption(axes, known.title[:1].upper() + known.title[1:], "mean, 95 % interval; dots: runs")
@@ -75,7 +75,7 @@ def bars(axes: Any, result: PaperResult, cases: Sequence[Case], name: str) -> No
 
 
 def sweep(axes: Any, result: PaperResult) -> None:
-    """Draw goodput against the size of the receive buffer, and the formula's requirement."""
+    """Draw goodput over the size of the receive buffer, and the size that the paper's formula requires."""
     found = sorted(
         (case.at / 1e6, s)
         for case in result.of_kind("sweep")
@@ -101,7 +101,7 @@ def sweep(axes: Any, result: PaperResult) -> None:
 
 
 def _sparse(sizes: Sequence[float]) -> list[str]:
-    """Return labels for ascending *sizes*, without those that would touch the one before."""
+    """Return labels for the ascending *sizes*; empty ones for sizes whose label would touch the previous one."""
     labels, last = [], 0.0
     for size in sizes:
         labels.append("" if last and log10(size / last) < APART else f"{size:g}")
@@ -110,7 +110,7 @@ def _sparse(sizes: Sequence[float]) -> list[str]:
 
 
 def delays(axes: Any, result: PaperResult, kind: str) -> None:
-    """Draw the distributions of the delays of segments of *kind*, a line for each direction and case."""
+    """Draw the distributions of the delays of segments of *kind*, with a line for each direction and case."""
     caption(axes, KINDS.get(kind, kind), "share of segments that took no longer")
     style.dress(axes, "milliseconds", "per cent")
     cases = [case for case in result.cases if any(run.distributions for run in result.valid(case.key))]
@@ -144,7 +144,7 @@ def delays(axes: Any, result: PaperResult, kind: str) -> None:
 
 
 def _delay_range(result: PaperResult) -> tuple[float, float]:
-    """Return the range of all delays and references in milliseconds: one axis for every kind."""
+    """Return the range of all delays and references in milliseconds, so that all kinds have the same axis."""
     seconds = [v for run in result.runs if run.valid for values in run.distributions.values() for v in values]
     seconds += [reference.value for reference in result.references]
     positive = [1e3 * value for value in seconds if value > 0]

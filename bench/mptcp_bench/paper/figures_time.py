@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Plots over time: throughput of each path, and bytes in the receiver's memory. One pair of axes per call."""
+"""Plots over time: throughput of each path, and bytes in the receiver's memory. Each call draws one pair of axes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, PaperResult, Run, 
 from .summary import representative
 
 COMPARABLE = 3.0
-"""Panels share one time axis if the longest takes at most this many times as long as the shortest."""
+"""Panels have the same time axis if the longest takes at most this multiple of the shortest's time."""
 HEADROOM = 1.08
 FAINT = 0.28
 CLOSE, CLOSEST = 4.0, 0.2
-"""How much of a transfer to show closely: multiples of the time until the cap is in force, and least seconds."""
+"""Length of the enlarged begin of a transfer: this multiple of the time until the cap is in force, but at least these
+seconds."""
 
 
 DRAINED = 0.2
-"""Seconds after a cap came into force in which the curve, a moving mean, still shows earlier packets."""
+"""Seconds after a cap came into force in which the curve, which is a moving mean, still shows earlier packets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The axes' ends of several panels, so that they can be compared."""
+    """The upper ends of the axes of several panels, which have the same ones so that they can be compared."""
 
     longest: float
-    """Seconds; 0 if each panel has its own."""
+    """End of the time axis in seconds; 0 if each panel has its own."""
     greatest: float
-    """Mbit/s, or kB."""
+    """End of the other axis in Mbit/s, or in kB for memory."""
 
     @classmethod
     def of(
@@ -42,8 +43,8 @@ class Scales:
     ) -> Scales:
         """Return the scales for throughput, or for the series *extra*.
 
-        Without *beginnings* the rates before a cap was in force may leave the panel: they have a closer look of their
-        own.
+        Without *beginnings*, rates before a cap was in force may be above the panel, because another panel shows them
+        enlarged.
         """
         shown = [(case, run) for case in cases for run in _runs(result, case)]
         ends = {case.key: max(run.end for other, run in shown if other == case) for case, _ in shown}
@@ -56,7 +57,7 @@ class Scales:
         return cls(max(ends.values()) if together else 0.0, HEADROOM * max([*tops, 1.0]))
 
     def apply(self, axes: Any, runs: Sequence[Run]) -> None:
-        # Two samples past the end, for the curve to fall: a rate is the mean of the past interval.
+        # Two samples more, so that the curve can fall: a rate is the mean of the interval before its time.
         steps = [run.series.times[-1] / len(run.series.times) for run in runs if run.series]
         axes.set_xlim(0, 1.02 * (self.longest or max(run.end for run in runs)) + 2 * max(steps))
         axes.set_ylim(0, self.greatest)
@@ -67,7 +68,7 @@ def _runs(result: PaperResult, case: Case) -> tuple[Run, ...]:
 
 
 def _paths(case: Case, series: Series) -> Iterator[tuple[style.PathStyle, list[float]]]:
-    """Yield the style of each path, and its smoothed Mbit/s."""
+    """Yield the style of each path and its smoothed rate in Mbit/s."""
     for name, values in series.paths.items():
         if case.path in (None, name):
             look = style.PATHS.get(name) or style.PathStyle(name, style.THIRD)
@@ -79,20 +80,20 @@ def _total(case: Case, series: Series) -> list[float]:
 
 
 def _in_force(run: Run) -> float:
-    """Return when the cap was in force for good and its queues had drained, in seconds; 0 without a cap."""
+    """Return when the cap was in force and the queues had drained, in seconds; 0 without a cap."""
     if TIME_TO_THROTTLE not in run.values:
         return 0.0
     return run.values[JOINED] + run.values[TIME_TO_THROTTLE] + DRAINED
 
 
 def _top(case: Case, series: Series, since: float) -> float:
-    """Return the greatest Mbit/s over all paths from *since* on, seconds."""
+    """Return the greatest total rate of all paths, in Mbit/s, from *since* (seconds) on."""
     totals = zip(series.times, _total(case, series), strict=True)
     return max((total for time, total in totals if time >= since), default=0.0)
 
 
 def _levels(result: PaperResult) -> Iterator[tuple[str, str, float]]:
-    """Yield label, colour and Mbit/s on the wire of every measured baseline."""
+    """Yield label, colour and rate (Mbit/s on the wire) of each baseline that was measured."""
     for case in result.of_kind("baseline"):
         means = []
         for run in result.valid(case.key):
@@ -107,14 +108,14 @@ def _levels(result: PaperResult) -> Iterator[tuple[str, str, float]]:
 
 
 def _during(case: Case, run: Run, series: Series) -> list[float]:
-    """Return the unsmoothed sums of all paths while the download ran, for a mean."""
+    """Return the unsmoothed total rates of all paths while the download ran, to compute their mean."""
     used = [values for name, values in series.paths.items() if case.path in (None, name)]
     rates = (sum(values) / 1e6 for values in zip(*used, strict=True))
     return [rate for time, rate in zip(series.times, rates, strict=True) if 0 < time <= run.end]
 
 
 def caption(axes: Any, title: str, text: str) -> None:
-    """Write a title and a line about it above *axes*."""
+    """Write *title* and the line *text* above *axes*."""
     lines = [(title, 10, "bold", style.INK), *([(text, 9, "normal", style.MUTED)] if text else [])]
     for number, (words, size, weight, color) in enumerate(reversed(lines)):
         axes.annotate(
@@ -124,7 +125,7 @@ def caption(axes: Any, title: str, text: str) -> None:
 
 
 def nothing(axes: Any) -> None:
-    """Write that there is no data point."""
+    """Write into *axes* that it has no data point."""
     axes.text(0.5, 0.5, "no data point yet", transform=axes.transAxes, ha="center", color=style.MUTED)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -140,7 +141,7 @@ def _outcome(result: PaperResult, case: Case, runs: Sequence[Run]) -> str:
 
 
 def beginning(result: PaperResult, cases: Iterable[Case]) -> float | None:
-    """Return until when, in seconds, to show a cap's begin closely; None if unnecessary."""
+    """Return how many seconds of a cap's begin to show enlarged; None if the whole transfer shows it well enough."""
     runs = [run for case in cases for run in _runs(result, case)]
     taken = [run.values[JOINED] + run.values[TIME_TO_THROTTLE] for run in runs if TIME_TO_THROTTLE in run.values]
     if not taken:
@@ -150,7 +151,7 @@ def beginning(result: PaperResult, cases: Iterable[Case]) -> float | None:
 
 
 def over_time(axes: Any, result: PaperResult, case: Case, scales: Scales, until: float | None = None) -> None:
-    """Draw the throughput of each path of *case*, all of it or the first *until* seconds."""
+    """Draw the throughput of each path of *case*: the whole transfer, or its first *until* seconds."""
     runs = _runs(result, case)
     if until is None:
         caption(axes, case.title, _outcome(result, case, runs))
@@ -193,7 +194,7 @@ def _marks(axes: Any, run: Run) -> None:
 
 
 def receive_memory(axes: Any, result: PaperResult, case: Case, name: str, scales: Scales) -> None:
-    """Draw the series *name*, bytes at the receiver, of *case*."""
+    """Draw the series *name*, which are bytes at the receiver, of *case*."""
     runs = [run for run in _runs(result, case) if run.series is not None and name in run.series.extra]
     values = result.values(case.key, name)
     text = f"greatest: {show(max(values), 'B')}" if values else ""

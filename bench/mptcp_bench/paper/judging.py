@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From measurements to verdicts on the paper's claims. Pure.
+"""Verdicts on the paper's claims, from measurements. Pure.
 
-``holds``: measured so. ``fails``: measured otherwise; a likely reason is named as no more than likely. ``differs``:
-measured otherwise because today's kernel, host or throttler works differently from the paper's Linux 3.14 with MPTCP
-0.89, and the named mechanism was measured. ``not judged``: the measurements are not enough. Every verdict needs a
-comparison that decides it; noise decides nothing, and a count, such as downloads in which a cap came, needs two runs.
-Each claim has mutants that break it (tests/bench/unit/paper_mutants.py); a new claim needs one.
+``holds``: the measurements confirm the claim. ``fails``: they refute it; a likely reason is given as only likely.
+``differs``: they refute it because today's kernel, host or throttler works differently from the paper's Linux 3.14 with
+MPTCP 0.89, and the mechanism that is named was itself measured. ``not judged``: there are not enough measurements.
+Every verdict needs a comparison that decides it. Noise decides nothing, and a count, such as downloads in which a cap
+came, needs two runs. Each claim has mutants that break it (tests/bench/unit/paper_mutants.py); a new claim needs one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from .quantities import show
 from .results import PaperResult, Statistic
 
 FEWEST = 2
-"""Least runs of a case to judge a count: a single run confirms nothing and refutes nothing."""
+"""Least number of runs of a case to judge a count. A single run neither confirms nor refutes."""
 
 
 class Missing(Exception):
-    """Measurements that are not enough to judge; the text names what is missing."""
+    """The measurements are not enough to judge a claim. The text names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Measurement and verdict for a claim."""
+    """The measured values for a claim, as text, and the verdict."""
 
     measured: str
     verdict: Judgement
@@ -37,20 +37,20 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A statement of the paper."""
+    """A statement of the paper, and the function that judges it."""
 
     id: str
     paper: str
-    """In our words."""
+    """The statement in our words."""
     find: Callable[[Measured], Finding]
-    """Raises Missing if a needed measurement is missing."""
+    """Judges the claim. It raises Missing if a measurement that it needs is missing."""
 
 
 class Claims(dict[str, list[Claim]]):
-    """The paper's claims by scenario, in order of entry."""
+    """The paper's claims by scenario, in the order in which they were registered."""
 
     def of(self, scenario: str, id: str, paper: str) -> Callable[[Callable[[Measured], Finding]], None]:
-        """Register the decorated function as the judge of a claim of *scenario*."""
+        """Register the decorated function as the judge of a claim about *scenario*."""
 
         def enter(find: Callable[[Measured], Finding]) -> None:
             self.setdefault(scenario, []).append(Claim(id, paper, find))
@@ -58,7 +58,7 @@ class Claims(dict[str, list[Claim]]):
         return enter
 
     def judge(self, result: PaperResult) -> tuple[JudgedClaim, ...]:
-        """Return a verdict for each claim about the scenario of *result*."""
+        """Return a verdict on each claim about the scenario of *result*."""
         measured = Measured(result)
         verdicts = []
         for claim in self.get(result.experiment, ()):
@@ -71,7 +71,7 @@ class Claims(dict[str, list[Claim]]):
 
 
 class Measured:
-    """Access to a result's summary for claims."""
+    """Access to the statistics of a result, for the judges of claims."""
 
     def __init__(self, result: PaperResult) -> None:
         self.result = result
@@ -94,16 +94,16 @@ def name_of(metric: str) -> str:
 
 
 def above(sample: Statistic, reference: Statistic | float, factor: float = 1.0) -> bool:
-    """Return whether the mean of *sample* is above *factor* times that of *reference*, by a bound of 95 % confidence.
+    """Return whether the mean of *sample* is above *factor* times *reference*, by a bound of 95 % confidence.
 
-    False means below. Raises Missing if the runs leave it open: noise neither confirms nor refutes.
+    False means that it is below. Raises Missing if the runs decide neither, because of noise.
     """
     others = reference.values if isinstance(reference, Statistic) else reference
     return _decided(compare(sample.values, others, factor), sample, reference)
 
 
 def no_less(sample: Statistic, reference: Statistic, margin: float) -> bool:
-    """Return whether *sample* is at most *margin*, a share, less than *reference*; raises as :func:`above`."""
+    """Return whether *sample* is less than *reference* by at most the share *margin*; raises as :func:`above`."""
     return _decided(no_less_than(sample.values, reference.values, margin), sample, reference)
 
 
@@ -122,14 +122,14 @@ def _shown(statistic: Statistic) -> str:
 
 
 def shifted(sample: Statistic, by: float) -> Statistic:
-    """Return *sample* with *by* added to each value."""
+    """Return *sample* with *by* added to each value, its mean and its bounds."""
     low, high = (None if bound is None else bound + by for bound in (sample.low, sample.high))
     values = tuple(value + by for value in sample.values)
     return replace(sample, mean=sample.mean + by, low=low, high=high, values=values)
 
 
 def within(sample: Statistic, low: float, high: float) -> bool:
-    """Return whether the mean of *sample* lies between *low* and *high*; raises as :func:`above`."""
+    """Return whether the mean of *sample* is between *low* and *high*; raises as :func:`above`."""
     return above(sample, low) and not above(sample, high)
 
 
@@ -140,8 +140,8 @@ def either(condition: bool) -> Judgement:
 def explained(holds: bool, mechanism: Callable[[], bool], why: str) -> tuple[Judgement, str]:
     """Return the verdict on a claim that today's kernel may invalidate, and the reason.
 
-    It ``differs`` only if the *mechanism* that *why* names was itself measured; otherwise it fails. *mechanism* is
-    called only if the claim does not hold, and raises as :func:`above` if noise leaves it open.
+    The verdict is ``differs`` only if the *mechanism* that *why* names was itself measured; otherwise the claim fails.
+    *mechanism* is called only if the claim does not hold. It raises as :func:`above` if noise leaves it undecided.
     """
     if holds:
         return "holds", ""
@@ -149,9 +149,9 @@ def explained(holds: bool, mechanism: Callable[[], bool], why: str) -> tuple[Jud
 
 
 def likely(holds: bool, why: str, *, signs: Callable[[], bool] = lambda: True) -> tuple[Judgement, str]:
-    """Return the verdict on a claim whose failure has a likely but unmeasured reason, *why*.
+    """Return the verdict on a claim whose failure has a likely, but unmeasured, reason *why*.
 
-    The reason is omitted if the measurements show no *signs* of it, or leave them open.
+    The reason is left out if the measurements show no *signs* of it, or do not decide that.
     """
     if holds:
         return "holds", ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From an observation to the numbers of a run: rates, shares, retransmissions, time to throttle. Pure."""
+"""Compute the numbers of a run from its observation: rates, shares, retransmissions, time to throttle. Pure."""
 
 from __future__ import annotations
 
@@ -36,27 +36,28 @@ DROPS = (
     "TcpExtTCPBacklogDrop",
     "MPTcpExtRcvPruned",
 )
-"""Counters of data that a receiver dropped because it did not fit."""
+"""Kernel counters of data that a receiver dropped because it had no room."""
 SETTLE = 1.0
-"""First seconds of a download that the rates leave out, at most a quarter of it."""
+"""First seconds of a download that rates do not include, but at most a quarter of the download."""
 THROTTLED_SETTLE = 5.0
-"""The same if a cap falls on a running transfer, at most half of it."""
+"""The same for a cap that begins during the transfer, but at most half of it."""
 WINDOW = 0.1
-"""Seconds over which a rate must be below a cap for the cap to be in force."""
+"""Seconds over which a rate must be below a cap for the cap to count as in force."""
 TOLERANCE = 1.5
-"""Factor on the cap: such a short window holds few packets."""
+"""Factor on the cap for that comparison, because so short a window has few packets."""
 CONFIRMED = 0.2
-"""Seconds below its cap that prove a transfer capped: one that ends sooner was not."""
+"""Seconds that a transfer must stay below its cap to count as capped. If it ends earlier, it does not."""
 CARRIED = 0.2
-"""Least share of its cap that a capped path carries: an idle path is not capped."""
+"""Least rate of a capped path, as a share of its cap, because an idle path shows nothing about the cap."""
 
 
 def series(seen: Observation) -> Series:
-    """Return rates by path, and the receive memory if it was sampled."""
+    """Return the rates by path, and the receive memory if it was sampled."""
     kept = spaced([sample.time for sample in seen.samples])
     found = rates([seen.samples[number] for number in kept])
     names = list(seen.samples[0].octets) if seen.samples else []
-    # Memory is sampled after every reading, but the last may be missing; a rate ends at a reading.
+    # Memory is sampled after each reading of the counters, but the last sample may be missing. A rate ends at a
+    # reading.
     memory = [seen.memory[number][1] for number in kept[1:] if number < len(seen.memory)]
     return Series(
         times=tuple(r.time for r in found),
@@ -66,9 +67,9 @@ def series(seen: Observation) -> Series:
 
 
 def spaced(times: Sequence[float]) -> list[int]:
-    """Return which of the ascending *times* to take rates between: at least half of their usual interval apart.
+    """Return the numbers of those *times* between which rates are taken: at least half of the usual interval apart.
 
-    A late reading is followed at once by the next, and a rate over so short a time is that of one packet.
+    If a reading is late, the next one follows at once. A rate between these two would depend on a single packet.
     """
     if len(times) < 3:
         return list(range(len(times)))
@@ -81,10 +82,11 @@ def spaced(times: Sequence[float]) -> list[int]:
 
 
 def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
-    """Return the seconds from the second subflow until the cap on *path* is in force for good.
+    """Return the seconds from the second subflow's join until the cap on *path* is in force and stays so.
 
-    That is the end of the last window of WINDOW seconds that carried more than the cap allows. Resolution: one sample.
-    None if it never came: there was no second subflow, the transfer ended before, or *path* carried nothing to cap.
+    The end is that of the last window of WINDOW seconds that carried more than the cap allows. The resolution is one
+    sample. None if the cap never came into force: no second subflow joined, the transfer ended before, or *path*
+    carried nothing that could be capped.
     """
     if seen.joined is None:
         return None
@@ -96,7 +98,7 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
             break
         bits = 8 * (window.octets[path] - first.octets[path])
         if bits > TOLERANCE * cap * (window.time - first.time):
-            # The excess came somewhere in this window: take the end of its last sample with a rate above the cap.
+            # The excess may be anywhere in this window. Take the end of its last sample with a rate above the cap.
             above = [
                 b.time
                 for a, b in pairwise(s for s in samples if first.time <= s.time <= window.time)
@@ -113,7 +115,7 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
 
 
 def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
-    """Return the numbers of a run by metric, in SI units; *cap* is bits per second."""
+    """Return the numbers of a run by metric, in SI units. *cap* is in bits per second."""
     result = {GOODPUT: seen.goodput, DURATION: seen.ended}
     first, last = seen.samples[0].octets, seen.samples[-1].octets
     received = {path: last[path] - first[path] for path in first}
@@ -138,7 +140,7 @@ def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
         if taken is not None:
             result[TIME_TO_THROTTLE] = taken
             assert seen.joined is not None
-            # A cap that came at once, or after less than such a window, has no rate before it.
+            # If the cap came at once, or sooner than such a window, no rate before it can be measured.
             with suppress(TooFewSamples):
                 until = seen.joined + taken
                 result[BEFORE_CAP] = greatest_rate(seen.samples, "ethernet", WINDOW, seen.joined, until)

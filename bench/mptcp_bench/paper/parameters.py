@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parameters of a scenario on the command line: ``--set wifi.rate=30mbit --set wifi.rtt=40ms``.
 
-The defaults are the paper's testbed as far as it is described: a Raspberry Pi Model B with Ethernet (about 94 Mbit/s of
-payload, short RTT) and Wi-Fi. Wi-Fi's rate and RTT are chosen to yield the paper's "maximum of 0.48 MB" of receive
-buffer: 2 × (100 + 20 Mbit/s) × 16 ms (section 3.3).
+The defaults are the paper's testbed, as far as the paper describes it: a Raspberry Pi Model B with Ethernet (about 94
+Mbit/s of payload, short RTT) and Wi-Fi. Wi-Fi's rate and RTT are chosen such that the required receive buffer is the
+paper's "maximum of 0.48 MB": 2 × (100 + 20 Mbit/s) × 16 ms (section 3.3).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mptcp_common.units import parse_rate
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, PathError, UniformLoss
 
 MILLISECOND = 1_000
-"""Microseconds."""
+"""Microseconds per millisecond."""
 _TIME = re.compile(r"(\d{1,7}(?:\.\d{1,3})?) *(us|µs|ms|s)")
 _MICROSECONDS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000}
 
 
 class ParameterError(ValueError):
-    """An impossible setting: the text names the parameter, the value and what is allowed."""
+    """An invalid setting. The text names the parameter, the value and what is allowed."""
 
 
 def parse_time(text: str) -> int:
-    """Return a time such as ``16 ms`` in microseconds."""
+    """Return a time such as ``16 ms`` in microseconds. Raises ValueError for other text."""
     found = _TIME.fullmatch(text.strip())
     if found is None:
         raise ValueError(f'{text!r} is not a time; write a number and us, ms or s (e.g. "16 ms")')
@@ -46,7 +46,7 @@ def _percent(text: str) -> float:
 
 
 def parse_loss(text: str) -> Loss | None:
-    """Return ``1%``: uniform loss; ``p,r,1-h,1-k``: four percentages of the Gilbert-Elliott model; ``0``: none."""
+    """Return uniform loss for ``1%``, Gilbert-Elliott loss for ``p,r,1-h,1-k`` (percentages), None for ``0``."""
     numbers = [_percent(part) for part in text.split(",")]
     if len(numbers) == 1:
         return UniformLoss(numbers[0]) if numbers[0] else None
@@ -57,7 +57,7 @@ def parse_loss(text: str) -> Loss | None:
 
 def _whole(lowest: int, highest: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        # int() refuses thousands of digits with a message of its own.
+        # Check the length first, because int() raises another error for thousands of digits.
         if not text.strip().isdecimal() or len(text) > 20 or not lowest <= int(text) <= highest:
             raise ValueError(f"{text!r}: a whole number from {lowest} to {highest} is allowed")
         return int(text)
@@ -76,14 +76,15 @@ def _word(*words: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One setting."""
+    """One setting of the scenarios."""
 
     name: str
     default: str
     parse: Callable[[str], object]
     meaning: str
     real: Literal["set", "stated", "refused"] = "refused"
-    """On real hosts: ``set`` works there too; ``stated`` describes the given link; ``refused`` is impossible."""
+    """What it means on real hosts: ``set`` works there too, ``stated`` describes the existing link, ``refused`` is an
+    error."""
 
 
 PARAMETERS: tuple[Parameter, ...] = (
@@ -121,15 +122,15 @@ _BY_NAME: Mapping[str, Parameter] = {p.name: p for p in PARAMETERS}
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """A value for every parameter, as text for :attr:`Parameter.parse`."""
+    """A value for each parameter, as the text that :attr:`Parameter.parse` reads."""
 
     texts: Mapping[str, str]
     known: frozenset[str]
-    """Parameters that hold: of real links only what was stated is known."""
+    """Names of the parameters whose values are true. Of real links, only stated values are known."""
 
     @classmethod
     def of(cls, settings: Sequence[str] = (), *, emulated: bool = True) -> Parameters:
-        """Return the defaults changed by *settings*, each ``NAME=VALUE``. Raises ParameterError with all problems."""
+        """Return the defaults, changed by *settings* (``NAME=VALUE``). Raises ParameterError with all problems."""
         texts = {p.name: p.default for p in PARAMETERS}
         known = {p.name for p in PARAMETERS if emulated or p.real == "set"}
         wrong = []
@@ -170,7 +171,7 @@ class Parameters:
 
     @property
     def cap(self) -> int:
-        """Bits per second."""
+        """Cap of Ethernet in bits per second."""
         return self._integer("cap")
 
     @property
@@ -182,11 +183,11 @@ class Parameters:
         return self._integer("repetitions")
 
     def rate(self, path: str) -> int:
-        """Bits per second."""
+        """Return the rate of *path* in bits per second."""
         return self._integer(f"{path}.rate")
 
     def path(self, name: str) -> EmulatedPath:
-        """Return path *name* in the emulation's form."""
+        """Return the path *name* in the form that the emulation needs."""
         loss = parse_loss(self.texts[f"{name}.loss"])
         half = self._integer(f"{name}.rtt") // 2
         jitter = self._integer(f"{name}.jitter")
@@ -199,9 +200,9 @@ class Parameters:
         )
 
     def receive_buffer_needed(self) -> float | None:
-        """Return 2 × sum of bandwidth × greatest RTT, in bytes (RFC 6182, 5.3; section 3.3 of the paper).
+        """Return 2 × sum of bandwidth × greatest RTT in bytes (RFC 6182, 5.3; section 3.3 of the paper).
 
-        None for real links whose rates and RTTs were not stated.
+        Return None for real links whose rates and RTTs were not stated.
         """
         if not {f"{path}.{what}" for path in ("ethernet", "wifi") for what in ("rate", "rtt")} <= self.known:
             return None
@@ -210,5 +211,5 @@ class Parameters:
         return 2 * bandwidth * max(path.rtt for path in paths) / 1e6
 
     def as_text(self) -> dict[str, str]:
-        """Return the parameters in the result file's form."""
+        """Return the known parameters in the form of the result file."""
         return {p.name: self.texts[p.name] for p in PARAMETERS if p.name in self.known}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one experiment of the paper measured, as frozen dataclasses: the result with the paper's own fields.
+"""The result of one experiment of the paper, as frozen dataclasses with the paper's own fields.
 
-A run that is no data point stays in the result, with the reason.
+A run that is not a data point stays in the result, with the reason.
 """
 
 from __future__ import annotations
@@ -19,66 +19,66 @@ from ..statistics import Interval
 ETHERNET = "ethernet"
 WIFI = "wifi"
 CASE_OF = {ETHERNET: "tcp-ethernet", WIFI: "tcp-wifi"}
-"""Key of the case that uses only this path."""
+"""Key of the case that uses only this path, by path."""
 
 GOODPUT = "goodput"
 DURATION = "duration"
 TIME_TO_THROTTLE = "time_to_throttle"
 CAPPED = "capped"
-"""1 if the cap came into force before the transfer was over, else 0; then there is no time to it."""
+"""1 if the cap came into force before the transfer ended, otherwise 0. If 0, ``time_to_throttle`` is missing."""
 BEFORE_CAP = "before_cap"
 IDLE = "idle"
 LEAST_IDLE = "least_idle"
-"""Of the busiest single processor; results before 2026-11-23 lack it."""
+"""Idle share of the busiest single processor. Results before 2026-11-23 do not have it."""
 JOINED = "joined"
 RECEIVER_DROPS = "receiver_drops"
 RETRANSMISSIONS = "retransmissions"
 RETRANSMISSION_SHARE = "retransmission_share"
 OUT_OF_ORDER = "out_of_order_bytes"
-"""Metric, and name of the extra series: bytes held by the receiver's MPTCP sockets. The client reads in-order data at
-once, so nearly all of them wait for a gap to close."""
+"""Name of the metric, and of the extra series: bytes that the receiver's MPTCP sockets hold. The client reads in-order
+data at once, so nearly all of these bytes wait for a gap to be filled."""
 OUT_OF_ORDER_SEGMENTS = "out_of_order_segments"
-"""Segments that passed the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
+"""Number of segments that passed the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
 
 SYN, WHOLE, DATA, STREAM, BULK = "syn", "syn-whole", "data", "stream", "bulk"
-"""Kinds of distribution: connections; short requests and responses; segments of a transfer that waits for nobody, and
-of one that comes faster than the client's paths take it."""
+"""Kinds of distributions: connections (two kinds); short requests and responses; segments of a transfer that does not
+wait; and of one that arrives faster than the client's paths can take it."""
 UP, DOWN = "up", "down"
-"""Direction of a distribution: ``syn up`` is from client to origin, ``data down`` from origin to client."""
+"""Direction of a distribution: ``syn up`` goes from client to origin, ``data down`` from origin to client."""
 
 Kind = Literal["panel", "baseline", "sweep"]
 
 
 class Cause(enum.StrEnum):
-    """Why a run is no data point, for claims that depend on it."""
+    """Why a run is not a data point, for claims that need to know."""
 
     OTHER = ""
     NO_FALLBACK = "no-fallback"
-    """The server spoke MPTCP."""
+    """The server accepted MPTCP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A quantity among the values of a run."""
+    """A quantity that a run may have a value of."""
 
     key: str
     title: str
     unit: str
-    """``bit/s``, ``s``, ``B``, ``ratio``, ``count``, or a word to print as it is."""
+    """``bit/s``, ``s``, ``B``, ``ratio``, ``count``, or a word that is printed as it is."""
 
 
 def share(path: str) -> str:
-    """Return the metric's name: share of all received bytes that came over *path*."""
+    """Return the name of the metric "share of all received bytes that came over *path*"."""
     return f"share_{path}"
 
 
 def rate(path: str) -> str:
-    """Return the metric's name: bits per second on the wire over *path* once the download was steady."""
+    """Return the name of the metric "bits per second on the wire over *path* while the download was steady"."""
     return f"rate_{path}"
 
 
 def rtt(path: str) -> str:
-    """Return the metric's name: seconds to open a connection over the idle *path*, the least of several."""
+    """Return the name of the metric "least seconds to open a connection over the idle *path*"."""
     return f"rtt_{path}"
 
 
@@ -123,36 +123,37 @@ METRICS: Mapping[str, Metric] = {
 
 
 def metric(key: str) -> Metric:
-    """Return metric *key*; an unlisted one gets its own name as title, and no unit."""
+    """Return the metric *key*. If it is not listed, its title is its key, and it has no unit."""
     return METRICS.get(key) or Metric(key, key.replace("_", " "), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One setting of an experiment, run some number of times."""
+    """One setting of an experiment, which is run several times."""
 
     key: str
     title: str
     parameters: dict[str, Scalar] = field(default_factory=dict)
-    """Where the case differs from the others."""
+    """The parameters in which the case differs from the others."""
     kind: Kind = "panel"
-    """``panel`` gets its own time plots, ``baseline`` is a level in others' plots, ``sweep`` a point on the sweep."""
+    """``panel``: it has its own plots over time; ``baseline``: a line in other cases' plots; ``sweep``: a point of the
+    sweep."""
     path: str | None = None
-    """The only path it uses; None: all."""
+    """The only path that the case uses; None if it uses all."""
     caps: dict[str, float] = field(default_factory=dict)
-    """Bits per second that the policy allows, by path."""
+    """Rate in bits per second that the policy allows each capped path."""
     at: float | None = None
-    """Position on the axis of the sweep (bytes of receive buffer)."""
+    """Position on the axis of the sweep, in bytes of receive buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values over time, each the mean of the interval that ends at its time."""
+    """Values over time. Each is the mean over the interval that ends at its time."""
 
     times: tuple[float, ...]
     """Seconds since the client's program started."""
     paths: dict[str, tuple[float, ...]]
-    """Bits per second received by the client, by path."""
+    """Rate at which the client received over each path, in bits per second."""
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -168,23 +169,23 @@ class Run:
     case: str
     repetition: int
     valid: bool
-    """Whether it is a data point; figures and statistics count only these."""
+    """Whether the run is a data point. Figures and statistics include only data points."""
     reason: str = ""
     start: float = 0.0
     end: float = 0.0
-    """Seconds on the series' clock: start and end of the client's program."""
+    """Begin and end of the client's program in seconds, on the clock of the series."""
     series: Series | None = None
     values: dict[str, float] = field(default_factory=dict)
-    """By metric, in SI units."""
+    """The values by metric, in SI units."""
     distributions: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Seconds, by kind and direction: ``syn up``."""
+    """Delays in seconds, by kind and direction, such as ``syn up``."""
     cause: Cause = Cause.OTHER
-    """:attr:`reason`, for claims that depend on it."""
+    """The kind of :attr:`reason`, for claims that need to know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistic(Interval):
-    """Mean of one metric over the valid runs of one case, with its 95 % confidence interval (Student's t)."""
+    """Mean of a metric over the valid runs of a case, with its 95 % confidence interval (Student's t)."""
 
     case: str
     metric: str
@@ -194,22 +195,22 @@ class Statistic(Interval):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A value to compare with, drawn as a line."""
+    """A value for comparison, which is drawn as a line."""
 
     where: str
-    """A kind of distribution (seconds), or ``sweep`` (bytes)."""
+    """The plot in which it is drawn: a kind of distribution (seconds), or ``sweep`` (bytes)."""
     value: float
     title: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperResult(Result):
-    """One experiment of the paper, rerun."""
+    """The result of one experiment of the paper that was run again."""
 
     paper: str
-    """``Figure 3``."""
+    """The paper's name for it, such as ``Figure 3``."""
     repetitions: int
-    """Planned, of each case."""
+    """Planned number of runs of each case."""
     cases: tuple[Case, ...]
     runs: tuple[Run, ...]
     summary: tuple[Statistic, ...] = ()
@@ -226,7 +227,7 @@ class PaperResult(Result):
                     raise ValueError(f"{of} of case {name!r}; there are {', '.join(keys)}")
 
     def case(self, key: str) -> Case:
-        """Return a case by its key; raises KeyError."""
+        """Return the case with this key. Raises KeyError."""
         for case in self.cases:
             if case.key == key:
                 return case
@@ -243,14 +244,14 @@ class PaperResult(Result):
         return tuple(run for run in self.runs if not run.valid)
 
     def values(self, case: str, metric: str) -> tuple[float, ...]:
-        """Return *metric* of the valid runs of *case* that have it."""
+        """Return the values of *metric* in the valid runs of *case* that have it."""
         return tuple(run.values[metric] for run in self.valid(case) if metric in run.values)
 
     def statistic(self, case: str, metric: str) -> Statistic | None:
-        """Return a line of the summary, or None."""
+        """Return the summary's line for *case* and *metric*, or None."""
         return next((s for s in self.summary if (s.case, s.metric) == (case, metric)), None)
 
 
 def load(source: Path) -> PaperResult:
-    """Read a result of the paper. Raises ResultError, one line with file, key and value."""
+    """Read a result of the paper. Raises ResultError, whose text is one line with file, key and value."""
     return result_file.load(source, PaperResult)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The paper's figures as data: which downloads, over what, how often. ``engine`` runs them, ``claims`` judges them.
+"""The paper's figures as data: which downloads, over which paths, how often. Run by ``engine``, judged by ``claims``.
 
-A trial is one kind of download. The trials of a scenario run in an order drawn for each repetition, unless the order is
-what the figure is about. Sizes are bytes.
+A trial is one kind of download. In each repetition, a scenario's trials run in a newly drawn order, unless the figure
+is about their order. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MB = 1_000_000
 
 
 class Expected(enum.Enum):
-    """What the kernel's counters must show of a download; any other outcome is a failed run."""
+    """What the kernel's counters must show about a download. Otherwise the run has failed."""
 
     MULTIPATH = "Multipath TCP over all paths"
     FALLBACK = "Multipath TCP asked for, plain TCP got"
@@ -30,17 +30,17 @@ class Trial:
     title: str
     size: int
     quick: int
-    """Size with ``--quick``."""
+    """Size of the file with ``--quick``."""
     alone: str | None = None
-    """The only path, directly to the origin without the proxy; None: through the proxy, over all paths."""
+    """The only path of a download directly from the origin; None for a download through the proxy over all paths."""
     receive_buffer: int | None = None
-    """The client's greatest receive buffer, bytes (``tcp_rmem``); None: the kernel's default."""
+    """The client's greatest receive buffer in bytes (``tcp_rmem``); None for the kernel's default."""
     mtu: int | None = None
-    """Of the client's interfaces."""
+    """MTU of the client's interfaces; None to leave it unchanged."""
     throttled: bool = False
     """Whether the throttler enforces the cap on Ethernet."""
     fresh_throttler: bool = False
-    """Whether the throttler is restarted for this download."""
+    """Whether the throttler is restarted before this download."""
     kind: Kind = "panel"
     in_quick: bool = True
 
@@ -51,22 +51,22 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One figure."""
+    """One figure of the paper."""
 
     key: str
     figure: str
     title: str
     question: str
-    """Its question, a line for ``mptcp-bench list``."""
+    """The question that the figure answers, as a line for ``mptcp-bench list``."""
     trials: tuple[Trial, ...]
     repetitions: int = 5
     quick_repetitions: int = 2
     ordered: bool = False
-    """Keep the order of the trials."""
+    """Whether the trials always run in the given order."""
     interval: float = 0.1
-    """Seconds between samples."""
+    """Seconds between two samples."""
     memory: bool = False
-    """Sample the receive memory of MPTCP sockets."""
+    """Whether the receive memory of MPTCP sockets is sampled."""
 
 
 def _alone(path: str, name: str, size: int, quick: int) -> Trial:
@@ -77,7 +77,7 @@ ETHERNET_ALONE = _alone("ethernet", "Ethernet", 90 * MB, 30 * MB)
 WIFI_ALONE = _alone("wifi", "Wi-Fi", 20 * MB, 7 * MB)
 BASELINES = tuple(replace(trial, kind="baseline") for trial in (ETHERNET_ALONE, WIFI_ALONE))
 SMALL_BUFFER, LARGE_BUFFER = 180_000, 720_000
-"""0.18 MB and 0.72 MB (Figure 4)."""
+"""Receive buffers of Figure 4 in bytes."""
 SWEPT = (60_000, 120_000, 180_000, 240_000, 360_000, 480_000, 720_000, 1_440_000, 2_880_000, 5_760_000)
 QUICK_SWEPT = (60_000, 240_000, 480_000, 1_440_000)
 

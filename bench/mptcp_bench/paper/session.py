@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From the command line to the files of a scenario: a lab, the engine, progress, result.json and the figure.
+"""Run a scenario from the command line: build a lab, run the engine, show progress, write result.json and figure.
 
-The result is written after every run, and an interrupt still draws what there is.
+The result is written after each run. If the user interrupts, the figure is still drawn from the finished runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NEEDED = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run and where to write it."""
+    """The experiments' parameters, and where to write the results."""
 
     parameters: Parameters
     seed: int
@@ -48,19 +48,19 @@ class Order:
     output: Path
     console: Console
     hosts: Callable[[], AbstractContextManager[Lab]] | None = None
-    """Real hosts instead of namespaces."""
+    """Function that yields a lab of real hosts; None for namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedLab:
-    """A lab, and how to check its paths."""
+    """A lab, with a function that checks its paths."""
 
     lab: Lab
     check: Callable[[], None] = lambda: None
-    """Raises TestbedError if the path emulation failed."""
+    """Raises TestbedError if the emulation of the paths has failed."""
     notes: tuple[str, ...] = ()
     provenance: Callable[[Provenance], Provenance] = lambda driver: driver
-    """Replaces the driver's kernel and programs, if other hosts' are used."""
+    """Replaces kernel and programs of the host that drives the experiment, if other hosts run it."""
 
 
 def _of_hosts(lab: Lab, driver: Provenance) -> Provenance:
@@ -93,7 +93,7 @@ def checked_lab(order: Order) -> Iterator[CheckedLab]:
 
 
 class Shown:
-    """Progress of one experiment: a bar with the remaining time; without a terminal, the time on every line."""
+    """Progress of one experiment: a bar with the remaining time; without a terminal, each line has the time."""
 
     def __init__(self, console: Console, name: str, total: float) -> None:
         self._console, self._name, self._total = console, name, total
@@ -119,12 +119,12 @@ class Shown:
         self._progress.stop()
 
     def advance(self, done: float) -> None:
-        """Record that *done* seconds of the whole are done."""
+        """Record that *done* seconds of the estimated duration are done."""
         self._done = min(done, self._total)
         self._progress.update(self._task, completed=self._done)
 
     def run(self, title: str, run: Run) -> None:
-        """Print the result of a run of the case called *title*."""
+        """Print the result of *run*, whose case is called *title*."""
         text = said(run) if run.valid else f"[red]no data point: {run.reason}[/]"
         left = "" if self._console.is_terminal else f"  [dim]{self._left()}[/]"
         self._console.print(f"{self._name} {run.repetition}: {title}: {text}{left}", highlight=False, soft_wrap=True)
@@ -137,7 +137,7 @@ class Shown:
 
 
 def said(run: Run) -> str:
-    """Return the result of a data point, in one line."""
+    """Return a line with the result of a data point."""
     if GOODPUT in run.values:
         over = ", ".join(f"{name} {run.values[rate(name)] / 1e6:.1f}" for name in (ETHERNET, WIFI))
         return f"{run.values[GOODPUT] / 1e6:.1f} Mbit/s in {run.end:.1f} s ({over})"
@@ -147,18 +147,18 @@ def said(run: Run) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """One experiment of the paper, ready to run."""
+    """One experiment of the paper that is ready to run."""
 
     result: PaperResult
-    """The empty result."""
+    """The result, still without runs."""
     seconds: float
-    """Estimated duration."""
+    """Estimated duration in seconds."""
     runs: Callable[[CheckedLab, Callable[[float], None]], Iterator[Run]]
-    """Runs it, and reports how many of :attr:`seconds` are done."""
+    """Runs the experiment, and reports how many of :attr:`seconds` are done."""
 
 
 def prepare(name: str, order: Order) -> Rerun:
-    """Return the paper's experiment *name* as *order* asks for it."""
+    """Return the paper's experiment *name*, with the settings of *order*."""
     parameters, emulated = order.parameters, order.hosts is None
     common: dict[str, Any] = {
         "provenance": provenance.collect(order.seed),
@@ -215,8 +215,8 @@ def prepare(name: str, order: Order) -> Rerun:
 def run(name: str, order: Order) -> PaperResult:
     """Run the paper's experiment *name*, write its files, and return the result.
 
-    Raises TestbedError if it cannot run, OSError if its files cannot be written; KeyboardInterrupt passes. Finished
-    runs are saved and drawn in each case.
+    Raises TestbedError if it cannot run, OSError if its files cannot be written, KeyboardInterrupt if the user
+    interrupts. In each case, the finished runs have been saved and are drawn.
     """
     rerun = prepare(name, order)
     result, directory = rerun.result, order.output / name
@@ -258,10 +258,10 @@ def _forget_figures(directory: Path) -> None:
 
 
 def run_all(names: Sequence[str], order: Order, results: list[Any]) -> list[str]:
-    """Run the experiments *names* in turn, print what each showed, and go on after a failure.
+    """Run the experiments *names* one after another, and print what each showed. Go on after a failure.
 
-    Append each result to *results*. Return a line for each experiment that lacks a data point in some case. A claim of
-    the paper that does not hold is a result, not a failure.
+    Append each result to *results*. Return a line for each experiment that lacks a data point in some case. If a claim
+    of the paper does not hold, that is a result, not a failure.
     """
     failures = []
     for name in names:

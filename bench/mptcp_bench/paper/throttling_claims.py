@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The paper's claims about its Figures 6 and 7, the throttled transfers: one function for each claim.
+"""The paper's claims about its Figures 6 and 7, the throttled transfers. Each claim has its own function.
 
-Each is about a transfer whose cap on Ethernet was in force. If the cap never came, the claim fails, whatever the rates:
-nothing was throttled.
+Each claim is about a transfer whose cap on Ethernet was in force. If the cap never came into force, the claim fails,
+whatever the rates were, because nothing was throttled.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from .summary import summed_up
 
 CLAIMS = Claims()
 AT_ONCE = 0.1
-"""Seconds within which the cap of a transfer throttled from its start is in force: a first transfer's is later."""
+"""If a cap is in force within these seconds, it was from the transfer's start. On first transfers it comes later."""
 LANDED = 1.0
-"""Seconds within which a soft cap is in force (docs/soft-start.md)."""
+"""Most seconds until a soft cap is in force (docs/soft-start.md)."""
 FULL_SPEED = 0.8
-"""Share of Ethernet's unthrottled rate that it carries until a soft cap is in force."""
+"""Least rate of Ethernet until a soft cap is in force, as a share of its unthrottled rate."""
 SLIGHT = 0.5
-"""Seconds of completion time that count as "a miniature impact"."""
+"""Most additional seconds of completion time that count as "a miniature impact"."""
 ON_TIME = 0.1
-"""Share of a transfer's time within which its cap must come to count as in force from its start."""
+"""If a cap comes within this share of the transfer's duration, it counts as in force from the transfer's start."""
 CAP_TOLERANCE = 0.05
 MORE = 1.05
-"""Factor by which a rate must exceed another to be more."""
+"""A rate is "more" than another if it exceeds the other by this factor."""
 LESS = 0.95
 FULL = 0.9
-"""Share of Wi-Fi's unthrottled rate from which on it counts as full."""
+"""If Wi-Fi carries this share of its unthrottled rate, it counts as full."""
 
 
 def _milliseconds(statistic: Statistic) -> str:
-    """Return a time for people; below one sample it is not known any closer."""
+    """Return a time as text. A time below one sample is not known more precisely."""
     if max(statistic.values) == 0:
         return "less than one sample"
     half = f" ± {1e3 * statistic.half:.0f}" if statistic.half is not None else ""
@@ -66,7 +66,7 @@ def _milliseconds(statistic: Statistic) -> str:
 
 
 def _never(m: Measured, case: str) -> Finding | None:
-    """Return the finding if a transfer of *case* was never capped, else None. Raises Missing for a single transfer."""
+    """Return a finding if a transfer of *case* was never capped, or None. Raises Missing for a single transfer."""
     capped = m(case, CAPPED)
     if capped.n < FEWEST:
         raise Missing(f"A single transfer of {m.result.case(case).title} does not tell whether its cap comes")
@@ -80,7 +80,7 @@ def _never(m: Measured, case: str) -> Finding | None:
 
 
 def _first_after(m: Measured) -> Statistic:
-    """Return how long after the join a first transfer is throttled; its whole time if it ended before."""
+    """Return how long after the join first transfers are throttled; if they ended before, their whole time."""
     least = [
         run.values.get(TIME_TO_THROTTLE, run.values[DURATION] - run.values.get(JOINED, 0.0))
         for run in m.result.valid("first")
@@ -92,7 +92,7 @@ def _first_after(m: Measured) -> Statistic:
 
 
 def _steady(m: Measured, case: str) -> Statistic:
-    """Return the bit/s of both paths on the wire once steady. Raises Missing if no run has both."""
+    """Return the steady rate of both paths together in bits/s. Raises Missing if no run has both."""
     runs = [run.values for run in m.result.valid(case)]
     both = [run[rate(ETHERNET)] + run[rate(WIFI)] for run in runs if {rate(ETHERNET), rate(WIFI)} <= run.keys()]
     if not both:
@@ -201,7 +201,7 @@ def _fig6_no_less(m: Measured) -> Finding:
     if never := _never(m, "repeated"):
         return never
     alone, repeated = m("tcp-wifi", GOODPUT), m("repeated", GOODPUT)
-    # A transfer's goodput may stem from what Ethernet carried before its cap was in force.
+    # Also compare steady rates, because goodput may stem from what Ethernet carried before its cap was in force.
     steady, link = _steady(m, "repeated"), m("tcp-wifi", rate(WIFI))
     return Finding(
         f"{mbit(repeated)} in the repeated transfer, {mbit(alone)} by TCP over Wi-Fi alone; while Ethernet was "
@@ -251,7 +251,7 @@ def _fig7_inferior(m: Measured) -> Finding:
     if never := _never(m, "throttled"):
         return never
     free, throttled = m("free", GOODPUT), m("throttled", GOODPUT)
-    # The goodput includes what both carried before the cap was in force.
+    # Also compare Wi-Fi's rates, because goodput includes what both paths carried before the cap was in force.
     kept, link = m("throttled", rate(WIFI)), m("free", rate(WIFI))
     return Finding(
         f"{mbit(throttled)} instead of {mbit(free)}; Wi-Fi carried {mbit(kept)} on the wire instead of {mbit(link)}.",

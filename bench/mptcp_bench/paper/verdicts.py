@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""All judged claims of the paper, and a result with its verdicts. Pure."""
+"""All judged claims of the paper, and a function that adds the verdicts to a result. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ CLAIMS = Claims({**claims.CLAIMS, **throttling_claims.CLAIMS, **conversion_claim
 
 
 def judged(result: PaperResult) -> PaperResult:
-    """Return *result* with the summary and verdicts of its runs."""
+    """Return *result* with a summary of its runs, and verdicts."""
     result = replace(result, summary=summarise(result.cases, result.runs))
     return replace(result, claims=CLAIMS.judge(result))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Capture both sides of the proxy with tcpdump(8) on its own host, so that one clock stamps both directions.
+"""Capture both sides of the proxy with tcpdump(8) on its own host, so that all time stamps are from one clock.
 
-Each packet is cut to headers, TCP options and a request line. tcpdump writes through its own buffer, without ``-U`` or
-``--immediate-mode``, which would wake it for each packet on the measured processor; in return it is signalled at the
-end until it has taken what the kernel still held. A capture that dropped a single packet is void.
+Each packet is cut to headers, TCP options and a request line. tcpdump writes through its buffer. ``-U`` and
+``--immediate-mode`` are not used, because they would wake it for each packet on the measured processor. Instead, it is
+signalled at the end until it has taken all packets that the kernel still held. If a capture dropped any packet, it is
+void.
 
-On a host whose interfaces coalesce segments (GRO, TSO) the stamps are those of the coalesced segments.
+On a host whose interfaces coalesce segments (GRO, TSO), the time stamps are of the coalesced segments.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from mptcp_lab.testbed.services import wait_until
 from .packets import CaptureError, Packet, read_capture
 
 SNAPSHOT = 320
-"""Bytes of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""
+"""Captured bytes of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""
 BUFFER = 16_384
-"""KiB of kernel buffer."""
+"""Size of the kernel's capture buffer in KiB."""
 DRAIN = 5.0
-"""Most seconds for tcpdump to take what was captured. The kernel holds packets that fill no block until its read
-timeout, and a busy machine runs other programs first."""
+"""Most seconds that tcpdump may need to take the packets that the kernel still holds. The kernel keeps packets that do
+not fill a block until its read timeout, and a busy machine runs other programs first."""
 _ASKED = 0.1
-"""Seconds between two SIGUSR1."""
+"""Seconds between two SIGUSR1, to which tcpdump answers with its counts."""
 _PROGRESS = re.compile(
     r"^tcpdump: (\d+) packets? captured, (\d+) packets? received by filter, (\d+) packets? dropped by kernel", re.M
 )
@@ -44,7 +45,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """tcpdump on one interface."""
+    """A tcpdump process that captures on one interface."""
 
     host: Host
     device: str
@@ -67,7 +68,7 @@ class Capture:
 
 
 def dropped(said: str) -> int | None:
-    """Return the number of lost packets in tcpdump's final output *said*; None if it gave none."""
+    """Return the number of dropped packets in tcpdump's final output *said*; None if the output does not have it."""
     counts = {what: int(number) for number, what in _COUNTS.findall(said)}
     if "captured" not in counts or "dropped by kernel" not in counts:
         return None
@@ -75,9 +76,9 @@ def dropped(said: str) -> int | None:
 
 
 def drained(said: str) -> bool:
-    """Return whether tcpdump has taken all that the kernel held at the first SIGUSR1, by its output *said*."""
+    """Return whether tcpdump has taken all packets that the kernel held at the first SIGUSR1, by its output *said*."""
     counts = [tuple(map(int, numbers)) for numbers in _PROGRESS.findall(said)]
-    # Do not wait for later packets, such as the end of a connection.
+    # Packets that came later, such as the end of a connection, need not be waited for.
     return bool(counts) and counts[-1][0] + counts[-1][2] >= counts[0][1]
 
 
@@ -91,8 +92,10 @@ def device_towards(host: Host, address: str) -> str:
 
 @contextmanager
 def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[list[Packet]]:
-    """Capture *expression*, pcap-filter(7), on *devices*; the unsorted list is filled at the end. Raises
-    CaptureError."""
+    """Capture *expression*, pcap-filter(7), on *devices*. Raises CaptureError.
+
+    The yielded list, which is not sorted, is filled when the context ends.
+    """
     packets: list[Packet] = []
     running: list[Capture] = []
     try:
@@ -119,7 +122,7 @@ def _drain(running: Sequence[Capture]) -> None:
 
 
 def _start(host: Host, device: str, expression: str) -> Capture:
-    # Debian's AppArmor profile lets tcpdump write only files with this suffix.
+    # The suffix is needed: Debian's AppArmor profile allows tcpdump to write only such files.
     file = host.directory / f"{host.name}-{device}-{next(_numbers)}.pcap"
     options = ["-n", "-Z", "root", "-i", device, "-s", str(SNAPSHOT), "-B", str(BUFFER)]
     argv = ["tcpdump", *options, "--time-stamp-precision=nano", "-w", str(file), expression]

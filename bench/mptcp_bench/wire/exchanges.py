@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How long the proxy takes to turn MPTCP into TCP and back: from both sides' connections to intervals.
+"""How long the proxy takes to turn MPTCP into TCP and back: intervals from the connections of both sides. Pure.
 
-A client's request and the proxy's request to the origin are matched by the target in their first line (RFC 9112, 3.2),
-so each request needs its own target and its own connection on both sides. Header sections differ between the sides,
-bodies do not. A body is the end of its stream, so a byte of it has the same distance from the end on both sides. A
-byte's delay runs from when it and all bytes before it had come in, the earliest that the proxy can have read it, to
-when it first went out. Pure: connections in, seconds out.
+A client's request and the proxy's request to the origin are matched by the target in their first line (RFC 9112, 3.2).
+So each request needs its own target, and its own connection on both sides. The header sections of the two sides differ,
+the bodies do not. A body is the end of its stream, so that a byte of it has the same distance from the end on both
+sides. A byte's delay begins when it and all bytes before it have arrived, which is the earliest moment at which the
+proxy can read it. It ends when the byte is first sent. Input are connections, output are seconds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .streams import Connection, Stream
 
 NANOSECOND = 1e-9
 LONGEST_HEADER = 16_384
-"""More than any header section of this experiment: a longer one is not one response to one request."""
+"""Most bytes of a header section. If more bytes precede the body, the stream is not one response to one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Bytes of content of a request and its response."""
+    """Body bytes of a request and of its response."""
 
     up: int
     down: int
@@ -32,47 +32,47 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request on its way through the proxy and back. All times are seconds."""
+    """One request on its way through the proxy and back. All times are in seconds."""
 
     target: str
     multipath: bool
     origin_asked: bool
     """Whether the proxy asked the origin for MPTCP, which it should not."""
     subflows: int
-    """Of the client's connection."""
+    """Number of subflows of the client's connection."""
     handshake: float
-    """Client's SYN in → its third ACK in: the client's round trip plus the little time of the proxy's kernel."""
+    """From the client's SYN to its third ACK: the client's round trip plus the short time of the proxy's kernel."""
     answer: float
-    """Client's SYN in → SYN/ACK out: only the proxy's kernel."""
+    """From the client's SYN to the SYN+ACK: only the proxy's kernel."""
     request_wait: float
-    """Client's third ACK in → the request's header section complete."""
+    """From the client's third ACK to the end of the request's header section."""
     syn: float
-    """Client's third ACK in → SYN to the origin out: the paper's conversion of a SYN."""
+    """From the client's third ACK to the SYN to the origin: the paper's conversion of a SYN."""
     syn_whole: float
-    """Client's SYN in → SYN to the origin out."""
+    """From the client's SYN to the SYN to the origin."""
     syn_own: float
-    """Request's header section in → SYN to the origin out: the proxy's own time."""
+    """From the request's header section to the SYN to the origin: the proxy's own time."""
     request: float
-    """Request's header section in → the same to the origin out, including the handshake with the origin."""
+    """From the request's header section to the proxy's header section to the origin, including their handshake."""
     request_own: float
-    """The same without the wait for the origin's SYN/ACK."""
+    """The same without the time that the proxy waits for the origin's SYN+ACK."""
     response: float
-    """First byte of the origin's response in → first byte of the response to the client out."""
+    """From the first byte of the origin's response to the first byte of the response to the client."""
     up: tuple[float, ...]
-    """For each segment of the request's content: in → its last byte out."""
+    """For each segment of the request's body, the time from its arrival until its last byte is sent."""
     down: tuple[float, ...]
-    """For each segment of the response's content: in → its last byte out."""
+    """For each segment of the response's body, the time from its arrival until its last byte is sent."""
 
 
 def target(head: bytes) -> str | None:
-    """Return the target of *head*'s request line, without scheme and host; None if there is no request line."""
+    """Return the target in *head*'s request line, without scheme and host; None if *head* has no request line."""
     line, newline, _ = head.partition(b"\r\n")
     words = line.split(b" ")
     if not newline or len(words) != 3 or not words[2].startswith(b"HTTP/"):
         return None
     try:
         parts = urlsplit(words[1].decode("ascii"))
-    except ValueError:  # not ASCII, or a host that is none
+    except ValueError:  # not ASCII, or an invalid host
         return None
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
@@ -80,12 +80,12 @@ def target(head: bytes) -> str | None:
 def exchanges(
     clients: Iterable[Connection], origins: Iterable[Connection], bodies: Mapping[str, Body]
 ) -> tuple[Exchange, ...]:
-    """Return the exchange of every target in *bodies*, in that order.
+    """Return the exchange of each target in *bodies*, in that order.
 
-    *clients* and *origins* are the connections of the two sides of the proxy; those without a target of *bodies* are
+    *clients* and *origins* are the connections on the two sides of the proxy. Connections with another target are
     ignored.
 
-    :raises CaptureError: a request is missing on a side, seen twice, or its connection has gaps
+    :raises CaptureError: a request is missing on one side, was seen twice, or its connection has gaps
     """
     sides = _by_target(clients, bodies, "clients"), _by_target(origins, bodies, "the origin")
     return tuple(_exchange(name, sides[0][name], sides[1][name], body) for name, body in bodies.items())
@@ -111,14 +111,14 @@ def _by_target(connections: Iterable[Connection], bodies: Mapping[str, Body], si
 
 @dataclass(frozen=True, slots=True)
 class _Relay:
-    """One direction of an exchange: a stream in, and the same content in a stream out."""
+    """One direction of an exchange: the stream that arrives, and the stream that leaves with the same body."""
 
     arrivals: Stream
     departures: Stream
     header: int
-    """Bytes of the incoming header section."""
+    """Bytes of the arriving header section."""
     shift: int
-    """Difference between a content byte's offset in the stream out and in the stream in."""
+    """A body byte's offset in the leaving stream minus its offset in the arriving one."""
 
     @classmethod
     def of(cls, what: str, arrivals: Stream, departures: Stream, body: int) -> _Relay:
@@ -136,7 +136,7 @@ class _Relay:
         return _known(self.departures.seen(self.header - 1 + self.shift))
 
     def segments(self) -> tuple[float, ...]:
-        """Return the delay of each segment with content."""
+        """Return the delay of each segment that has body bytes."""
         return tuple(
             NANOSECOND
             * (_known(self.departures.seen(piece.end - 1 + self.shift)) - _known(self.arrivals.arrived(piece.end - 1)))
@@ -181,7 +181,7 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
 
 
 def _check(exchange: Exchange) -> None:
-    """Raise if something goes out before it came in: clocks or analysis are wrong."""
+    """Raise CaptureError if something was sent before it arrived, so that clocks or analysis must be wrong."""
     for name in ("handshake", "answer", "request_wait", "syn", "syn_own", "request", "request_own", "response"):
         if getattr(exchange, name) < 0:
             raise CaptureError(f"request {exchange.target}: {name} took {getattr(exchange, name):.9f} s")

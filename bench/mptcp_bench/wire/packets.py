@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """TCP segments of a capture, with their lengths, MPTCP options and the captured part of their payload.
 
-The throttler's ``replay`` reads the file. Times are integer nanoseconds since the epoch, as captured.
+The throttler's module ``replay`` reads the file. Times are integer nanoseconds since the epoch, as captured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
 
 class CaptureError(TestbedError):
-    """A capture that cannot be read, or does not show what it should: a one-line message."""
+    """A capture that cannot be read, or does not show what it should. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Packet:
     """One TCP segment."""
 
     time: int
-    """Nanoseconds since the epoch."""
+    """Time of capture in nanoseconds since the epoch."""
     source: bytes
-    """Packed, 4 or 16 octets."""
+    """Source address, packed into 4 or 16 bytes; :attr:`destination` likewise."""
     source_port: int
     destination: bytes
     destination_port: int
@@ -37,7 +37,7 @@ class Packet:
     acknowledgment: int
     options: tuple[MptcpOption, ...]
     length: int
-    """Payload bytes on the wire."""
+    """Number of payload bytes on the wire."""
     payload: bytes
     """The captured part of the payload."""
 

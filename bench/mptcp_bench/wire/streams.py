@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From captured segments to connections: when each opened, and when each byte was first sent.
+"""Combine captured segments to connections: when each connection opened, and when each byte was first sent.
 
-A client's MPTCP connection is one connection here, whatever its subflows: a join's SYN carries the proxy's token
-(RFC 8684, 3.2), and a byte's offset in the stream is its data sequence number by the mapping of its subflow (3.3.1). A
-plain connection has TCP's sequence numbers instead. Only version 1: no kernel of this testbed speaks version 0.
-Retransmissions and reinjections are ignored: a byte counts when it is first seen.
+All subflows of a client's MPTCP connection belong to one connection here. A join's SYN carries the proxy's token
+(RFC 8684, 3.2). A byte's offset in the stream is its data sequence number, by the mapping of its subflow (3.3.1). In a
+plain connection, TCP's sequence numbers are used instead. Only version 1 is supported, since no kernel of this testbed
+speaks version 0. Retransmissions and reinjections are ignored: only the first time that a byte is seen counts.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .packets import ACK, SYN, Packet
 
 _32, _64 = (1 << 32) - 1, (1 << 64) - 1
 UP, DOWN = 0, 1
-"""From the end that opened the connection, and to it."""
+"""Direction of a stream: from the end that opened the connection, and to it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """Bytes [start, end) of a stream, first seen in one segment."""
+    """Bytes of a stream, from *start* to before *end*, that were first seen in one segment."""
 
     start: int
     end: int
     time: int
-    """Nanoseconds since the epoch."""
+    """When the bytes were first seen, in nanoseconds since the epoch."""
 
 
 class Stream:
-    """The bytes of one direction of a connection, counted from 0, with the time each was first seen."""
+    """The bytes of one direction of a connection, numbered from 0, with the time at which each was first seen."""
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []
@@ -42,21 +42,21 @@ class Stream:
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Non-overlapping pieces, in stream order."""
+        """The pieces in stream order. They do not overlap."""
         return tuple(self._pieces)
 
     @property
     def total(self) -> int:
-        """End of the last seen byte."""
+        """Number of bytes up to and including the last one that was seen."""
         return self._pieces[-1].end if self._pieces else 0
 
     @property
     def whole(self) -> bool:
-        """Whether every byte up to the last was seen."""
+        """Whether all bytes up to the last one were seen."""
         return sum(piece.end - piece.start for piece in self._pieces) == self.total
 
     def add(self, start: int, end: int, time: int) -> None:
-        """Add a segment's bytes [start, end); bytes seen before keep their time. Call in order of time."""
+        """Add a segment's bytes, *start* to before *end*. Bytes seen before keep their time. Call in order of time."""
         self._arrived = None
         index = self._index(start)
         at = max(start, self._pieces[index].end) if index >= 0 else start
@@ -78,7 +78,7 @@ class Stream:
         return self._pieces[index].time if index >= 0 and offset < self._pieces[index].end else None
 
     def arrived(self, offset: int) -> int | None:
-        """Return when the byte at *offset* and all before it had been seen: the earliest that a reader can have it."""
+        """Return when the byte at *offset* and all before it had been seen, so that a reader can have it, or None."""
         if self._arrived is None:
             self._arrived = list(accumulate((piece.time for piece in self._pieces), max))
         index = self._index(offset)
@@ -97,18 +97,18 @@ class Connection:
     """Whether the first SYN asked for MPTCP."""
     syn_ack: int | None = None
     ack: int | None = None
-    """The handshake's third segment."""
+    """Time of the handshake's third segment."""
     multipath: bool = False
     """Whether both sides agreed on MPTCP."""
     fallen: bool = False
-    """Whether it later fell back to plain TCP: data without a mapping, or an infinite mapping (3.7)."""
+    """Whether it later fell back to plain TCP, by data without a mapping, or by an infinite mapping (3.7)."""
     subflows: int = 1
-    """Answered subflows."""
+    """Number of subflows whose SYN was answered."""
     head: bytes = b""
-    """The captured beginning of the upstream data."""
+    """The captured beginning of the client's data."""
     streams: tuple[Stream, Stream] = field(default_factory=lambda: (Stream(), Stream()))
     _origins: list[int | None] = field(default_factory=lambda: [None, None])
-    """Data sequence number of the first byte of each direction."""
+    """Data sequence number of each direction's first byte."""
 
     @property
     def up(self) -> Stream:
@@ -123,14 +123,14 @@ class Connection:
             self._origins[direction] = (initial_data_sequence(option.sender_key) + 1) & _64
 
     def offset(self, direction: int, sequence: int, octets: int) -> int | None:
-        """Return the offset of a data sequence number of 4 or 8 *octets*; None before the key is known."""
+        """Return the stream offset of a data sequence number of 4 or 8 *octets*; None if the key is not known yet."""
         origin = self._origins[direction]
         return None if origin is None else (sequence - origin) & (_64 if octets == 8 else _32)
 
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """Bytes of a subflow, counted from its SYN, and their offset in the connection's stream."""
+    """Bytes of a subflow, numbered from its SYN, and their offset in the connection's stream."""
 
     subflow: int
     length: int
@@ -139,28 +139,28 @@ class _Mapping:
 
 @dataclass(slots=True)
 class _Flow:
-    """One TCP connection: a subflow, or a plain connection."""
+    """One TCP connection, which is a subflow or a plain connection."""
 
     connection: Connection
     initial: bool
     sequences: list[int]
-    """The initial sequence number of each direction; -1 until it is known."""
+    """Initial sequence number of each direction; -1 while it is not known."""
     acknowledged: bool = False
     mappings: tuple[list[_Mapping], list[_Mapping]] = field(default_factory=lambda: ([], []))
 
 
 class Leg:
-    """The connections to one server, captured on one side of the proxy. Feed it in order of time."""
+    """The connections to one server, captured on one side of the proxy. Segments must be added in order of time."""
 
     def __init__(self, port: int, address: bytes | None = None) -> None:
-        """*address*: packed; None matches every server at *port*."""
+        """Follow connections to *address* (packed) at *port*; None matches every server."""
         self.connections: list[Connection] = []
         self._port, self._address = port, address
         self._flows: dict[tuple[bytes, int, bytes], _Flow] = {}
         self._tokens: dict[int, Connection] = {}
 
     def add(self, packet: Packet) -> None:
-        """Process a segment; those of other connections are ignored."""
+        """Process a segment. Segments of other connections are ignored."""
         if packet.destination_port == self._port and self._address in (None, packet.destination):
             key = (packet.source, packet.source_port, packet.destination)
             if packet.flags & (SYN | ACK) == SYN:
@@ -218,7 +218,7 @@ class Leg:
             self._map(flow, direction, packet)
         if not packet.length or flow.sequences[direction] < 0:
             return
-        # The SYN is number 0, the first byte number 1.
+        # Numbers count from the SYN, which is 0, so that the first byte is 1.
         number = (packet.sequence - flow.sequences[direction]) & _32
         start: int | None = number - 1
         if connection.multipath:
@@ -261,7 +261,7 @@ def _offset(mappings: list[_Mapping], number: int) -> int | None:
 
 
 def follow(packets: Iterable[Packet], *legs: Leg) -> None:
-    """Feed *packets*, in any order, to each of *legs* in order of time."""
+    """Sort *packets* by time and add them to each of *legs*."""
     for packet in sorted(packets, key=lambda packet: packet.time):
         for leg in legs:
             leg.add(packet)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client's requests, one after the other, each on its own connection, and the proxy's time for each.
+"""Requests of a client, one after another, each on its own connection, and the proxy's time for each.
 
-tcpdump on the proxy's host stamps both sides; ``exchanges`` turns the stamps into intervals. Each request has its own
-target, which identifies it on both sides, and uses MPTCP if wanted.
+tcpdump on the proxy's host records the time of each packet on both sides, from which ``exchanges`` computes intervals.
+Each request has its own target, which identifies it on both sides, and uses MPTCP if wanted.
 """
 
 from __future__ import annotations
@@ -33,47 +33,47 @@ _numbers = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One kind of request, sent *requests* times."""
+    """One kind of request, which is sent *requests* times."""
 
     key: str
     requests: int
     down: int
-    """Bytes of the fetched file."""
+    """Bytes of the file that is fetched."""
     up: int = 0
-    """Bytes of content in the request."""
+    """Bytes of the request's body."""
     pace: int = 40
-    """Most requests per second; each waits for the end of the one before."""
+    """Most requests per second. Each request waits until the previous one has ended."""
     origin_rate: int | None = None
-    """Bits per second to which the origin's link is shaped, so that the proxy never waits for the client."""
+    """Rate in bits per second to which the origin's link is limited, so that the proxy never waits for the client."""
 
     @property
     def seconds(self) -> float:
-        """Approximate duration of the requests."""
+        """Approximate duration of all requests."""
         sending = 8 * (self.down + self.up) / (self.origin_rate or 50_000_000)
         return self.requests * max(1 / self.pace, sending)
 
 
 @dataclass(frozen=True, slots=True)
 class Conversions:
-    """The measurements of a workload."""
+    """The measurements of one workload."""
 
     exchanges: tuple[Exchange, ...]
     processors: Usage
-    """Of the proxy's host, during the workload."""
+    """Processor usage of the proxy's host during the workload."""
 
 
 def squid_configuration(proxy: Host) -> Path:
-    """Write the shipped configuration, changed to one origin connection per request, and return the file."""
+    """Write the shipped configuration, changed to open an origin connection for each request. Return the file."""
     return proxy.write("conversion-squid.conf", f"{SQUID_CONFIG.read_text()}\nserver_persistent_connections off\n")
 
 
 def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipath: bool) -> Conversions:
-    """Send the requests of *workload* from the client through the *proxy* URL, and return how each went.
+    """Send the requests of *workload* from the client through the *proxy* URL. Return the times of each.
 
-    The origin must have a file ``{workload.down}.bin``, the proxy a configuration as of :func:`squid_configuration`.
+    The origin must have a file ``{workload.down}.bin``, the proxy a configuration by :func:`squid_configuration`.
 
-    :raises TestbedError: a request failed, a client connection was of the wrong kind, or the capture has gaps
-        (``CaptureError``): the run is no data point
+    :raises TestbedError: a request failed, a client connection had the wrong protocol, or the capture has gaps
+        (``CaptureError``), so that the run is not a data point
     """
     file, label = f"{workload.down}.bin", f"n{next(_numbers)}"
     wanted = {f"/{file}?{label}-{i}": Body(workload.up, workload.down) for i in range(1, workload.requests + 1)}
@@ -101,18 +101,18 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
 def _slow_origin(lab: Lab, rate: int) -> AbstractContextManager[None]:
     device = device_towards(lab.origin, lab.proxy.service_address())
     root = ["dev", device, "root"]
-    # A burst of two packets spaces packets out; the queue holds more than a whole window.
+    # A burst of only two packets spaces packets evenly. The queue holds more than a whole window.
     shaper = ["tbf", "rate", f"{rate}bit", "burst", "3028", "limit", "4mb"]
     return lab.origin.changed(["tc", "qdisc", "add", *root, *shaper], ["tc", "qdisc", "del", *root])
 
 
 def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: bool) -> None:
-    """Send the requests from one program, whose start takes no processor time from the proxy while measuring."""
+    """Send all requests from one program: starting another would take processor time from the proxy meanwhile."""
     argv = ["curl", "-sS", "-o", "/dev/null", "--noproxy", "", "-x", proxy, "--rate", f"{workload.pace}/s"]
     argv += ["-m", str(REQUEST_TIMEOUT), "-H", "Connection: close", "-w", r"%{http_code} %{size_download}\n"]
     if workload.up:
         content = client.write(f"upload-{workload.up}.txt", "x" * workload.up)
-        # Without waiting for a "100 Continue": all content at once.
+        # An empty Expect header, so that curl sends the body without waiting for "100 Continue".
         argv += ["--data-binary", f"@{content}", "-H", "Content-Type: text/plain", "-H", "Expect:"]
     argv.append(url)
     timeout = 30 + 4 * workload.seconds
@@ -126,7 +126,7 @@ def _send(client: Host, proxy: str, url: str, workload: Workload, *, multipath: 
 
 
 def check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
-    """Raise TestbedError if a connection was of the wrong kind on the wire."""
+    """Raise TestbedError if a connection had the wrong protocol on the wire."""
     wrong = [e for e in measured if e.multipath is not multipath]
     if wrong:
         got = "plain TCP" if multipath else "Multipath TCP"

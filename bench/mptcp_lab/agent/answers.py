@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test whether something accepts connections here: ``agent.answers SECONDS GOAL …``.
+"""Test whether servers on this host accept connections: ``agent.answers SECONDS GOAL …``.
 
-A GOAL is ``tcp:ADDRESS:PORT`` or ``unix:PATH``. Exit status 0 as soon as all have answered, 1 if one did not within
-SECONDS.
+A GOAL is ``tcp:ADDRESS:PORT`` or ``unix:PATH``. The exit status is 0 as soon as all have accepted, and 1 if one has not
+within SECONDS.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 
 INTERVAL = 0.02
-"""Seconds between attempts."""
+"""Seconds between two attempts."""
 
 
 def answers(goal: str, timeout: float) -> bool:
-    """Return whether *goal* accepts a connection, and close it."""
+    """Return whether *goal* accepts a connection, which is closed again."""
     kind, _, rest = goal.partition(":")
     try:
         if kind == "unix":
@@ -33,7 +33,7 @@ def answers(goal: str, timeout: float) -> bool:
 
 
 def all_answer(goals: Sequence[str], within: float) -> bool:
-    """Return whether all *goals* accepted connections within *within* seconds."""
+    """Return whether all *goals* accept connections within *within* seconds."""
     deadline = time.monotonic() + within
     waiting = list(goals)
     while waiting:

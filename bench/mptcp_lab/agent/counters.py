@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Read the counters of this process's network namespace: proc(5), nstat(8), ss(8)."""
+"""Read the counters of this process's network namespace; see proc(5), nstat(8), ss(8)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SKMEM = re.compile(r"skmem:\(r(\d+)")
 
 
 def devices(text: str) -> dict[str, tuple[int, int, int]]:
-    """Return by device of /proc/net/dev the received and sent bytes, with Ethernet headers, and received packets."""
+    """Return, by device in /proc/net/dev, received and sent bytes with Ethernet headers, and received packets."""
     result = {}
     for line in text.splitlines()[2:]:
         device, _, rest = line.partition(":")
@@ -23,11 +23,11 @@ def devices(text: str) -> dict[str, tuple[int, int, int]]:
 
 
 def protocols(*texts: str) -> dict[str, int]:
-    """Return the counters of /proc/net/snmp and /proc/net/netstat by their nstat(8) names."""
+    """Return the counters in /proc/net/snmp and /proc/net/netstat by their nstat(8) names."""
     result = {}
     for text in texts:
         lines = [line.split() for line in text.splitlines()]
-        # zip(strict=) needs Python 3.10.
+        # zip(strict=) would need Python 3.10.
         for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905
             for name, value in zip(names[1:], values[1:]):  # noqa: B905
                 result[names[0].rstrip(":") + name] = int(value)
@@ -35,12 +35,12 @@ def protocols(*texts: str) -> dict[str, int]:
 
 
 def added_to(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the changed counters and their increments."""
+    """Return the counters that changed, with their increments."""
     return {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
 
 
 def fallbacks(added: Mapping[str, int]) -> int:
-    """Return how many connections became plain TCP (RFC 8684, 3.7), in whatever way, by the *added* counts."""
+    """Return how many connections became plain TCP (RFC 8684, 3.7) in any way, from the counters' increments."""
     return sum(
         value
         for name, value in added.items()
@@ -57,6 +57,6 @@ def read_protocols() -> dict[str, int]:
 
 
 def mptcp_receive_memory() -> int:
-    """Return the bytes that MPTCP sockets hold for their readers, most of them out of order (ss -m, ``r``)."""
+    """Return the bytes that MPTCP sockets hold for their readers, most of them out of order (``r`` of ss -m)."""
     shown = subprocess.run(["ss", "-HMnm"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     return sum(map(int, _SKMEM.findall(shown.stdout.decode(errors="replace"))))

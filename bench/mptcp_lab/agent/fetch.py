@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Many timed downloads through the proxy, several at once, by one process, like a phone's browser.
+"""Many timed downloads through the proxy, several at the same time, by one process, like a phone's browser.
 
-``agent.fetch FILE`` reads from FILE a JSON object: ``proxy`` and ``target``, each ``[address, port]``; ``kind``;
-``at_once``, the number of parallel downloads; ``files``, a list of ``[name, bytes]``; ``timeout``, seconds for each.
-Kinds: ``get``, a connection for each file, closed by this client when the file is complete; ``close``, the same closed
-by the proxy; ``keepalive``, *at_once* persistent connections; ``connect``, a tunnel for each file with plain HTTP in
-it; ``tls``, the same with TLS in it, without checking the certificate.
+``agent.fetch FILE`` reads a JSON object from FILE: ``proxy`` and ``target``, each ``[address, port]``; ``kind``;
+``at_once``, the number of parallel downloads; ``files``, a list of ``[name, bytes]``; ``timeout``, the seconds for
+each. The kinds are: ``get``, a connection for each file, which this client closes when the file is complete; ``close``,
+the same, but the proxy closes it; ``keepalive``, *at_once* persistent connections; ``connect``, a tunnel for each file
+with plain HTTP in it; ``tls``, a tunnel with TLS in it, whose certificate is not checked.
 
-``close`` differs because Linux refuses a join once the connection's user has closed it, which the proxy does as soon as
-the rest of a small file is in its send buffer.
+``close`` has another effect than ``get``: the proxy closes a connection as soon as the rest of a small file is in its
+send buffer, and Linux refuses joins of a connection that its user has closed.
 
-It prints a JSON list with one object per file: when it ``began`` (before the first SYN, on a persistent connection the
-request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this host; ``octets`` of
-body; ``error``, null for a complete file.
+The program prints a JSON list with one object per file: when it ``began`` (before the first SYN; on a persistent
+connection, before the request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this
+host; ``octets``, the bytes of its body; ``error``, null if the file is complete.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from typing import Any
 
 MPTCP = getattr(socket, "IPPROTO_MPTCP", 262)
 BLOCK = 1 << 16
-"""Bytes per read."""
+"""Most bytes per read."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class FetchError(Exception):
-    """The answer was not the expected one."""
+    """The proxy's answer was not the expected one."""
 
 
 class Fetcher:
-    """Downloads the files, and times each."""
+    """Downloads the files and records the times of each."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
@@ -122,7 +122,7 @@ def _wake(waiting: asyncio.Future[None]) -> None:
 
 
 async def _connected(connection: socket.socket, address: tuple[str, int]) -> None:
-    """Connect. The event loop's own way calls getaddrinfo(3), which does not know the protocol."""
+    """Connect to *address*. The event loop's own method fails: getaddrinfo(3) does not know the protocol MPTCP."""
     failed = connection.connect_ex(address)
     if failed == errno.EINPROGRESS:
         loop = asyncio.get_running_loop()
@@ -138,7 +138,7 @@ async def _connected(connection: socket.socket, address: tuple[str, int]) -> Non
 
 
 async def _answer(reader: asyncio.StreamReader, wanted: int) -> int:
-    """Read the head of an answer; return its Content-Length, 0 if it has none."""
+    """Read the header section of an answer. Return its Content-Length, or 0 if it has none."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     if head[0].split()[1:2] != [str(wanted)]:
         raise FetchError(head[0])

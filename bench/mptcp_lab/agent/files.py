@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The files that an origin serves: their bytes depend only on name and size, so that every host makes the same.
+"""The files that an origin serves. Their bytes depend only on name and size, so that all hosts make the same files.
 
-``agent.files DIRECTORY NAME=SIZE …`` fills DIRECTORY, making it if necessary, and prints a JSON object of names and
-SHA-256s. SIZE is in bytes.
+``agent.files DIRECTORY NAME=SIZE …`` makes DIRECTORY if necessary, writes the files, and prints a JSON object with the
+SHA-256 of each name. SIZE is in bytes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 BLOCK = 1 << 20
-"""Bytes per write."""
+"""Most bytes per write."""
 
 
 def write_file(path: Path, size: int) -> str:
-    """Fill *path* with *size* bytes that depend only on its name; return their SHA-256 in hex."""
+    """Write *size* bytes, which depend only on the file's name, to *path*. Return their SHA-256 in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("wb") as file:
         for block in range(0, size, BLOCK):
@@ -25,7 +25,7 @@ def write_file(path: Path, size: int) -> str:
             data = hashlib.shake_128(seed).digest(min(BLOCK, size - block))
             digest.update(data)
             file.write(data)
-    # The web server's workers run as another user.
+    # The web server's workers, which run as another user, must be able to read it.
     path.chmod(0o644)
     return digest.hexdigest()
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Clean up after killed agents on this host: ``agent.leftovers DIRECTORY PREFIX RUN``.
 
-It looks at the directories PREFIX… below DIRECTORY. If a directory's journal is not locked, it ends the programs,
-undoes the changes, last made first, and removes the directory. A change that cannot be undone stays in the journal, and
-the journal stays, so that the next call tries again. A damaged line, which may be a change, is reported and stays; if
-it is the first line, which identifies boot and network of the others, nothing of that journal is done. Prints a JSON
-object: ``removed``, the directories; ``left``, what could not be undone or removed, or is damaged; ``live``, the
-process ids of agents of other runs than RUN.
+The program examines each directory PREFIX… in DIRECTORY. If the directory's journal is not locked, its agent is dead.
+The program then ends that agent's programs, undoes its changes, the last one first, and removes the directory. If a
+change cannot be undone, it stays in the journal and the journal stays, so that the next call tries again. A damaged
+line may be a change; it is reported and stays. The first line names the boot and the network in which the changes were
+made; if it is damaged, nothing in that journal is undone. The program prints a JSON object: ``removed``, the
+directories; ``left``, what could not be undone or removed, or is damaged; ``live``, the process ids of agents of runs
+other than RUN.
 
-Only directories that belong to the calling user (root) are trusted, because their journals are executed.
+Only directories that belong to the calling user (root) are trusted, because commands in their journals are executed.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from .server import remove as remove_directory
 
 
 class Noted(NamedTuple):
-    """A parsed journal."""
+    """The parsed content of a journal."""
 
     of: dict[str, Any] | None
-    """Its first line, which identifies the run; None if damaged."""
+    """The first line, which identifies the run; None if it is damaged."""
     entries: tuple[dict[str, Any], ...]
-    """The sound ones of the other lines."""
+    """The other lines, without damaged ones."""
     damaged: tuple[int, ...]
     """Numbers of the damaged lines."""
 
 
 def noted(journal: Path) -> Noted:
-    """Parse *journal*; a truncated last line is ignored: its change was not made yet."""
+    """Parse *journal*. A last line without newline is ignored, because its change was not made yet."""
     found = [_entry(line) for line in journal.read_bytes().split(b"\n")[:-1]]
     damaged = tuple(number for number, entry in enumerate(found, 1) if entry is None)
     first = found[0] if found else None
@@ -52,7 +53,7 @@ def noted(journal: Path) -> Noted:
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """Parse *line*; None if damaged."""
+    """Parse *line*; None if it is damaged."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -66,7 +67,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 
 
 def locked(journal: Path) -> bool:
-    """Return whether the agent that writes *journal* lives."""
+    """Return whether the agent that writes *journal* is alive."""
     with journal.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +77,7 @@ def locked(journal: Path) -> bool:
 
 
 def end(mark: str) -> None:
-    """End what was started with *mark*: SIGTERM, so that the throttler restores the qdisc, later SIGKILL."""
+    """End all programs that have *mark*: by SIGTERM, so that the throttler restores the qdisc; later by SIGKILL."""
     signalled: set[int] = set()
     deadline = time.monotonic() + GRACE
     while running := marked(mark):
@@ -89,7 +90,7 @@ def end(mark: str) -> None:
 
 
 def remove(directory: Path, found: Noted) -> list[str]:
-    """End and undo what a dead agent's journal lists; return what could not be undone or removed."""
+    """End the programs and undo the changes of a dead agent. Return what could not be undone or removed."""
     end(f"{MARK}={directory}")
     left = [
         f"line {number} of {directory / JOURNAL} is damaged and may be a change: look for it, then remove {directory}"
@@ -102,7 +103,7 @@ def remove(directory: Path, found: Noted) -> list[str]:
         elif "undone" in entry:
             changes.pop(entry["undone"], None)
     with (directory / JOURNAL).open("r+b", buffering=0) as journal:
-        # New notes must begin a line: appended to a truncated one they would be part of it.
+        # Remove a truncated last line, so that new lines do not continue it.
         journal.truncate(journal.seek(journal.read().rfind(b"\n") + 1))
         for number in sorted(changes, reverse=True):
             try:
@@ -116,7 +117,7 @@ def remove(directory: Path, found: Noted) -> list[str]:
 
 
 def _note(journal: io.FileIO, line: bytes) -> None:
-    """Append *line* to *journal*, or nothing: a full disk must not prevent the undoing of other changes."""
+    """Append *line* to *journal*, or nothing of it. A full disk is ignored, so that other changes are still undone."""
     end = journal.seek(0, os.SEEK_END)
     written = 0
     with suppress(OSError):
@@ -138,7 +139,7 @@ def main(arguments: list[str]) -> int:
                 continue
             is_locked, found = locked(journal), noted(journal)
         except FileNotFoundError:
-            # Its agent ended meanwhile, and removed it.
+            # The agent ended meanwhile and removed its journal.
             continue
         if is_locked:
             if found.of and found.of["run"] != run_id and found.of["network"] == here["network"]:
@@ -151,7 +152,7 @@ def main(arguments: list[str]) -> int:
             )
             continue
         if found.of["boot"] != here["boot"]:
-            # Its changes vanished with the boot in which they were made.
+            # The changes were lost when the host restarted.
             failures = remove_directory(directory, keep_journal=False)
         elif found.of["network"] == here["network"]:
             failures = remove(directory, found)

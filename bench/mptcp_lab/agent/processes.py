@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Processes of this host: private mounts, and process trees.
 
-Used by the testbed's namespaces and by ``server`` on hosts reached by ssh, so that a program finds the same on both.
+The testbed uses this module for its namespaces, and ``server`` for hosts that are reached by ssh, so that a program has
+the same environment in both.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 
 TMPFS = "tmpfs"
-"""In place of a source directory: a private empty file system."""
+"""This word in place of a source directory means a private empty file system."""
 
 
 class MountError(Exception):
-    """A private mount that cannot be made."""
+    """A private mount is not possible."""
 
 
 def nearest_existing(target: Path) -> Path:
-    """Return *target* or the closest one above it that exists."""
+    """Return *target*, or its closest parent directory that exists."""
     while not target.exists():
         target = target.parent
     return target
@@ -31,8 +32,8 @@ def nearest_existing(target: Path) -> Path:
 def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
     """Return shell commands that make *mounts* (target to source) and exec the program in ``"$@"``.
 
-    They run in their own mount namespace. If a target does not exist, a tmpfs covers the closest existing directory, so
-    that nothing has to be made on the host. A file may cover a file.
+    The commands must run in their own mount namespace. If a target does not exist, a tmpfs is mounted over its closest
+    existing parent, so that nothing has to be created on the host. A file can be mounted over a file.
     """
     lines = ["set -e"]
     covered: set[Path] = set()
@@ -54,16 +55,16 @@ def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
 
 
 def with_mounts(argv: list[str], mounts: Mapping[str, str | os.PathLike[str]]) -> list[str]:
-    """Return *argv* wrapped to run with private *mounts*; the wrapper's process id is the program's."""
+    """Return *argv* with a wrapper that makes private *mounts*. The wrapper's process id becomes the program's."""
     return ["unshare", "--mount", "sh", "-c", mount_script(mounts), "sh", *argv] if mounts else argv
 
 
 def descendants(pid: int) -> tuple[int, ...]:
-    """Return the ids of the processes below *pid*, children before grandchildren."""
+    """Return the ids of all descendants of process *pid*, children before grandchildren."""
     children: dict[int, list[int]] = {}
     for process in _processes():
         with suppress(OSError):
-            # proc(5): the name in parentheses may contain anything; state and parent follow the last parenthesis.
+            # proc(5): the name in parentheses may contain any characters. State and parent follow the last parenthesis.
             parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(process)
     found: list[int] = []
@@ -76,7 +77,7 @@ def descendants(pid: int) -> tuple[int, ...]:
 
 
 def marked(mark: str) -> tuple[int, ...]:
-    """Return the ids of the processes started with *mark*, ``NAME=value``, in their environment."""
+    """Return the ids of the processes whose environment has *mark*, ``NAME=value``, since they were started."""
     found = []
     for process in _processes():
         with suppress(OSError):
@@ -86,8 +87,8 @@ def marked(mark: str) -> tuple[int, ...]:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL *pid* and all its descendants."""
-    # Stop all first: a parent could replace a child that was killed before it, and the new one would be orphaned.
+    """Kill *pid* and all its descendants with SIGKILL."""
+    # First stop them all. Otherwise a parent could replace a child that was just killed, and leave an orphan.
     stopped: set[int] = set()
     while found := {pid, *descendants(pid)} - stopped:
         for each in found:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How busy this host's processors were between two readings of proc(5) stat and pressure stall information.
+"""How busy this host's processors were between two readings of proc(5) stat and of pressure stall information.
 
-The hypervisor may steal time for other guests, and other programs may take it while ours wait. Both lower every rate
-below what the links would carry. Time taken by our own programs is no excuse.
+The hypervisor may give time to other guests (stolen time), and other programs may run while ours wait. Both lower every
+rate below the links' rates. If our own programs used the time, that is no excuse for a low rate.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ PRESSURE = Path("/proc/pressure/cpu")
 _SOME = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
 _PROCESSOR = re.compile(r"cpu\d+ ")
 _COUNTED = 8
-"""Leading fields of /proc/stat that sum to all time; later ones are already part of ``user`` and ``nice``."""
+"""Number of leading fields in /proc/stat whose sum is all time. Later fields are already part of ``user`` and
+``nice``."""
 _IDLE, _WAITING_FOR_DISK, _STOLEN = 3, 4, 7
 _PROGRAMS = 3
-"""Leading fields that programs used: user, nice, system. Interrupts belong to no program."""
+"""Number of leading fields with the time that programs used: user, nice, system. Interrupts belong to no program."""
 _TICK = os.sysconf("SC_CLK_TCK")
 _SCHEDULER = 2
-"""Clock type of the scheduler: a process's user and system time, in nanoseconds."""
+"""Clock type for a process's user and system time, as the scheduler measures it in nanoseconds."""
 
 MOST_STOLEN = 0.05
 MOST_WAITING = 0.5
 MOST_OTHERS = 0.25
-"""Shares of the time beyond which rates say as much about the machine as about the measured thing."""
+"""Shares of the time. If more is stolen, waited for or used by others, rates may be limited by the machine."""
 
 
 @dataclass(frozen=True)
@@ -41,39 +42,39 @@ class Reading:
     """The kernel's counters at one moment."""
 
     time: float
-    """Seconds, monotonic."""
+    """Time of the reading in monotonic seconds."""
     ticks: tuple[int, ...]
-    """Fields of /proc/stat, of all processors together."""
+    """Fields of /proc/stat for all processors together."""
     waited: int | None
-    """Microseconds in which some program waited for a processor; None if the kernel does not count them."""
+    """Microseconds in which at least one program waited for a processor; None if the kernel does not count them."""
     each: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The same fields by processor: ``cpu0``."""
+    """The same fields for each processor, by name, such as ``cpu0``."""
     own: float | None = None
-    """Seconds that our own programs used; None if not asked for."""
+    """Processor seconds that our own programs used; None if they were not measured."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How the processors' time was used between two readings, as shares."""
+    """How the processors' time was used between two readings, as shares of it."""
 
     stolen: float
     idle: float
     waiting: float | None
-    """Share of the time in which some program waited for a processor; None if not counted."""
+    """Share of the time in which at least one program waited for a processor; None if the kernel does not count it."""
     others: float | None = None
-    """Used by programs that are not ours; None if unknown."""
+    """Share that other programs than ours used; None if it is unknown."""
     least_idle: float | None = None
-    """:attr:`idle` of the busiest processor: a single busy program fills one, however many there are.
+    """:attr:`idle` of the busiest processor. One busy program can fill one processor, however many there are.
 
-    It may be more if a program that never sleeps moved between processors. None if the kernel lists no processors.
+    The value is higher if a program that never sleeps moved between processors. None if the kernel lists no processors.
     """
 
     @property
     def busy(self) -> bool:
-        """Whether the machine may be at fault for a missed rate.
+        """Whether the machine may have caused a missed rate.
 
-        Waiting programs and processors that are never idle do not say whose fault it is: our own may have used
-        everything.
+        It is not enough that programs waited and that processors were never idle, because our own programs may have
+        used all the time.
         """
         waited = self.waiting is None or self.waiting > MOST_WAITING
         contended = waited and self.others is not None and self.others > MOST_OTHERS
@@ -86,7 +87,7 @@ class Usage:
 
 
 def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
-    """Parse /proc/stat and /proc/pressure/cpu; *own*: our programs' seconds. Raises ValueError for another *stat*."""
+    """Parse /proc/stat and /proc/pressure/cpu. *own*: our programs' seconds. Raises ValueError for a wrong *stat*."""
     name, *fields = stat.split("\n", 1)[0].split()
     if name != "cpu" or len(fields) < _COUNTED:
         raise ValueError(f"{STAT}: its first line is not that of all processors: {stat[:80]!r}")
@@ -97,7 +98,7 @@ def parse(moment: float, stat: str, pressure: str | None, own: float | None = No
 
 
 def usage(before: Reading, after: Reading) -> Usage:
-    """Return the usage between two readings; idle if they are too close."""
+    """Return the usage between two readings. If they are too close, return that all was idle."""
     ticks = _passed(before.ticks, after.ticks)
     total, seconds = sum(ticks), after.time - before.time
     if total <= 0 or seconds <= 0:
@@ -107,16 +108,16 @@ def usage(before: Reading, after: Reading) -> Usage:
         waiting = (after.waited - before.waited) / 1e6 / seconds
     others = None
     if before.own is not None and after.own is not None:
-        # A process's time is exact and a processor's is counted in ticks: the difference may be negative.
+        # A process's time is exact, but a processor's is counted in ticks, so the difference may be negative.
         others = max(0.0, sum(ticks[:_PROGRAMS]) - (after.own - before.own) * _TICK) / total
-    # A processor that was switched off or on meanwhile is in only one reading.
+    # A processor that was switched off or on meanwhile is in only one of the readings.
     passed = (_passed(before.each[name], after.each[name]) for name in before.each if name in after.each)
     least = min((_idle(each) for each in passed if sum(each) > 0), default=None)
     return Usage(ticks[_STOLEN] / total, _idle(ticks), waiting, others, least)
 
 
 def _passed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
-    # zip(strict=) came with Python 3.10.
+    # zip(strict=) would need Python 3.10.
     return [late - early for early, late in zip(before, after)][:_COUNTED]  # noqa: B905
 
 
@@ -125,7 +126,7 @@ def _idle(ticks: list[int]) -> float:
 
 
 def read(own: int | None = None) -> Reading:
-    """Read this host's counters; our own programs are process *own* with all its descendants, ended ones too."""
+    """Read this host's counters. Our own programs are process *own* and all its descendants, including ended ones."""
     pressure = None
     with suppress(OSError):  # a kernel without CONFIG_PSI, or booted with psi=0
         pressure = PRESSURE.read_text()
@@ -134,12 +135,12 @@ def read(own: int | None = None) -> Reading:
 
 
 def process_seconds(pid: int, *, ended: bool = False) -> float:
-    """Return the processor time of process *pid* with its threads; with *ended* also that of its ended children.
+    """Return the processor seconds of process *pid* with its threads; with *ended* also its ended children's.
 
-    Its own time is exact: clock_getcpuclockid(3). For ended children the kernel counts ticks, proc(5), from when their
-    parent waited for them and as long as it lives.
+    The process's own time is exact, clock_getcpuclockid(3). For ended children the kernel counts ticks, proc(5), from
+    when their parent has waited for them until the parent ends.
 
-    :raises OSError: there is no such process
+    :raises OSError: the process does not exist
     """
     seconds = time.clock_gettime(~pid << 3 | _SCHEDULER)
     if ended:
@@ -149,7 +150,7 @@ def process_seconds(pid: int, *, ended: bool = False) -> float:
 
 
 def tree_seconds(pid: int, *, ended: bool = False) -> float:
-    """Return :func:`process_seconds` of *pid* and its descendants together."""
+    """Return the sum of :func:`process_seconds` over *pid* and all its descendants."""
     total = 0.0
     for each in (pid, *descendants(pid)):
         with suppress(OSError):

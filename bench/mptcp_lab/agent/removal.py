@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Remove files and directories, and name what stays."""
+"""Remove files and directories, and report what could not be removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def removed(path: Path) -> str | None:
-    """Remove the file or the directory tree *path*; return what stays and why, None if nothing does."""
+    """Remove the file or directory tree *path*. Return what could not be removed and why, or None."""
     failures: list[str] = []
 
     def note(function: Callable[..., Any], failed: str, raised: tuple[type, BaseException, Any]) -> None:
@@ -24,8 +24,8 @@ def removed(path: Path) -> str | None:
             path.unlink(missing_ok=True)
         except OSError as error:
             failures.append(_why(str(path), error))
-    # The first failure has the reason: failures of the directories above follow from it. What vanished by itself
-    # meanwhile does not stay.
+    # The first failure has the real reason, because a directory cannot be removed before its content. If the path
+    # vanished meanwhile, nothing is left.
     return failures[0] if failures and os.path.lexists(path) else None
 
 

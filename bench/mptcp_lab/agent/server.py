@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The driver's agent on a host reached by ssh: it owns the run's programs, changes and files while it lives.
+"""The agent on a host that is reached by ssh. It owns the run's programs, changes and files as long as it lives.
 
-The driver talks to one such process on each host: requests on its standard input, answers on its standard output, one
-JSON object a line. When the input ends (the driver is done, was killed or lost its network), the agent ends the
-programs (SIGTERM, SIGKILL after ``GRACE`` seconds, with all that they started), undoes the changes, last made first,
-and removes the directory. So nothing of a run outlives its driver, unless undoing a change or removing the directory
-fails: then the journal stays and tells ``leftovers``.
+The driver talks to one agent on each host. It writes requests to the agent's standard input and reads answers from its
+standard output; each is a line with a JSON object. When the input ends, the driver is done, was killed or lost its
+network. The agent then ends the programs with all that they started (SIGTERM, SIGKILL after ``GRACE`` seconds), undoes
+the changes, the last one first, and removes the directory. So nothing of a run outlives its driver. If undoing a change
+or removing the directory fails, the journal stays, from which ``leftovers`` knows what is left.
 
-The journal in the directory, locked while this process lives, has every change before it is made. If the agent itself
-was killed, ``leftovers`` cleans up from the journal and from the mark in every program's environment.
+The journal in the directory is locked while the agent lives. Each change is written to it before it is made. If the
+agent itself is killed, ``leftovers`` cleans up by the journal and by the mark in every program's environment.
 
-Requests have ``do`` and ``id``; the answer has the same ``id``, and ``error`` if the request failed:
+Each request has ``do`` and ``id``. The answer has the same ``id``, and ``error`` if the request failed:
 
 =========  ====================================  ==========================================================
 ``do``     fields                                answer
 =========  ====================================  ==========================================================
-run        argv, input, timeout                  code, out, err once it ended
-start      argv, env, mounts, log                pid; a line ``{"ended": pid, "code": …}`` once it ended
+run        argv, input, timeout                  code, out, err when it has ended
+start      argv, env, mounts, log                pid; later a line ``{"ended": pid, "code": …}``
 signal     pid, number, tree                     nothing more
 write      path, text                            nothing more
 read       path, offset, size                    data (base64), at most size bytes
@@ -45,30 +45,31 @@ from .processes import MountError, descendants, kill_tree, with_mounts
 from .removal import removed
 
 GRACE = 10.0
-"""Seconds for the programs to end by themselves."""
+"""Seconds that the programs may take to end by themselves."""
 BEAT = 30.0
-"""Seconds between empty lines. On a dead connection they make TCP time out, tcp(7), which ends it."""
+"""Seconds between two empty lines to the driver. If the connection is dead, they make TCP time out, tcp(7), and end
+it."""
 UNDOING = 60.0
-"""Seconds to undo one change when the driver is gone."""
+"""Seconds that undoing one change may take after the driver is gone."""
 JOURNAL = "journal"
 MARK = "MPTCP_BENCH_RUN"
-"""Environment variable of every started program, with the run's directory: ``leftovers`` finds programs by it."""
+"""Environment variable of each program, with the run's directory as value. ``leftovers`` finds the programs by it."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PR_SET_CHILD_SUBREAPER = 36
-"""linux/prctl.h"""
+"""From linux/prctl.h."""
 
 
 class Refused(Exception):
-    """A failed request, worded for the driver."""
+    """A request failed; the text is for the driver."""
 
 
 def boot_and_network() -> dict[str, str]:
-    """Return what distinguishes this boot and this network namespace from others, as far as possible."""
+    """Return identifiers of this boot and of this network namespace, as unique as possible."""
     return {"boot": BOOT_ID.read_text().strip(), "network": os.readlink("/proc/self/ns/net")}
 
 
 def run(argv: list[str], text: str | None, timeout: float) -> tuple[int, str, str]:
-    """Run a command to its end; after *timeout* seconds, end it and raise :class:`Refused`."""
+    """Run a command until it ends. After *timeout* seconds, kill it and raise :class:`Refused`."""
     try:
         child = subprocess.Popen(
             argv,
@@ -89,17 +90,17 @@ def run(argv: list[str], text: str | None, timeout: float) -> tuple[int, str, st
 
 
 def undo(argv: list[str], timeout: float) -> None:
-    """Run a command that undoes a change; raise :class:`Refused` if it fails."""
+    """Run a command that undoes a change. Raises :class:`Refused` if it fails."""
     code, out, err = run(argv, None, timeout)
     if code != 0:
         raise Refused(_exit(code, out, err))
 
 
 def remove(directory: Path, *, keep_journal: bool) -> list[str]:
-    """Remove the directory of a run, and return what stays and why.
+    """Remove the directory of a run. Return what could not be removed, and why.
 
-    The journal stays if something else does, or if *keep_journal* says that a change is not undone: ``leftovers`` finds
-    the directory by it.
+    The journal stays if anything else does, or if *keep_journal* says that a change has not been undone, because
+    ``leftovers`` finds the directory by it.
     """
     journal = directory / JOURNAL
     if not directory.exists():
@@ -134,7 +135,7 @@ def _end_of(output: bytes) -> str:
 
 
 class Server:
-    """Runs programs and changes for a driver's requests, and cleans up at the end."""
+    """Runs programs and makes changes as the driver requests, and cleans up at the end."""
 
     def __init__(self, directory: Path, run_id: str, answers: IO[bytes]) -> None:
         self.directory = directory
@@ -144,7 +145,7 @@ class Server:
         self._changing = threading.Lock()
         self._programs: dict[int, subprocess.Popen[bytes]] = {}
         self._under_way: list[threading.Thread] = []
-        """Threads of slow requests."""
+        """Threads that serve slow requests."""
         self._changes: dict[int, list[str]] = {}
         self._count = 0
         self._journal = (directory / JOURNAL).open("a")
@@ -162,11 +163,11 @@ class Server:
             self._journal.flush()
 
     def serve(self, requests: IO[bytes]) -> None:
-        """Serve *requests* until they end."""
+        """Serve *requests* until the input ends."""
         for line in requests:
             request = json.loads(line)
             if request["do"] in ("run", "change", "undo"):
-                # These are slow, and others must not wait for them.
+                # Use a thread, because these requests are slow, and others must not wait for them.
                 thread = threading.Thread(target=self._respond, args=(request,), daemon=True)
                 thread.start()
                 self._under_way = [each for each in (*self._under_way, thread) if each.is_alive()]
@@ -181,7 +182,7 @@ class Server:
         except OSError as error:
             found = {"error": f"{error.filename or request['do']}: {error.strerror}"}
         except Exception as error:
-            # Whatever the error is, the driver must not wait for ever.
+            # Answer any error, so that the driver does not wait forever.
             found = {"error": f"{type(error).__name__}: {error}"}
         self.answer({"id": request["id"], **found})
 
@@ -240,7 +241,8 @@ class Server:
         with self._changing:
             self._count += 1
             number = self._count
-            # Before the change is made: undoing what was not done is harmless, the reverse is not.
+            # Note it before the change is made: undoing a change that was not made is harmless, but a change that is
+            # not noted would stay.
             self._changes[number] = request["undo"]
             self._note({"change": number, "undo": request["undo"]})
             code, out, err = run(request["argv"], None, request["timeout"])
@@ -257,14 +259,14 @@ class Server:
 
     def _undo(self, number: int, timeout: float) -> None:
         undo(self._changes[number], timeout)
-        # Not before: a failed undo is tried again at the end, and by ``leftovers``.
+        # Forget it only now. If the undoing has failed, it is tried again at the end, and by ``leftovers``.
         del self._changes[number]
-        # A full disk must not prevent the other undos; undoing this one again is harmless.
+        # Ignore a full disk, so that other changes are still undone. Undoing this one once more is harmless.
         with suppress(OSError):
             self._note({"undone": number})
 
     def end(self) -> list[str]:
-        """End the programs, undo the changes, remove the directory; return what failed."""
+        """End the programs, undo the changes and remove the directory. Return what failed."""
         left = []
         for program in self._programs.values():
             if program.poll() is None:
@@ -283,9 +285,9 @@ class Server:
         return left + remove(self.directory, keep_journal=bool(left))
 
     def _kill_offspring(self) -> None:
-        """Kill everything below this process: as subreaper it inherits what the programs left behind.
+        """Kill all descendants of this process. As a subreaper, it inherits processes that the programs left behind.
 
-        A request that came just before the end may yet start something: wait for it, up to ``GRACE`` seconds.
+        A request that came just before the end may still start something. Wait for it, up to ``GRACE`` seconds.
         """
         deadline = time.monotonic() + GRACE
         while True:
@@ -299,19 +301,19 @@ class Server:
 
 
 def main(directory: str, run_id: str) -> int:
-    """Serve the driver's requests, below *directory*, until they end."""
-    # sshd gives root little more than /usr/bin:/bin.
+    """Serve the driver's requests until they end. All files are below *directory*."""
+    # sshd sets little more than /usr/bin:/bin for root.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
     os.environ[MARK] = directory
     os.umask(0o022)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    # Neither a program nor a stray print() may write into the protocol.
+    # Only answers may be written to the protocol's output, not what a program or a stray print() writes.
     sys.stdout = sys.stderr
     try:
         server = Server(Path(directory), run_id, answers)
     except OSError:
-        # Without a journal nothing would find the directory.
+        # Remove the directory, because without a journal ``leftovers`` would not find it.
         removed(Path(directory))
         raise
 
@@ -325,7 +327,7 @@ def main(directory: str, run_id: str) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, over)
-    # An answer to a driver that is gone must raise an error, not kill us.
+    # When the driver is gone, an answer must raise an error, not kill this process.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     threading.Thread(target=beat, daemon=True).start()
     server.answer({"ready": directory, "pid": os.getpid()})
@@ -334,5 +336,5 @@ def main(directory: str, run_id: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     server.answer({"left": server.end()})
-    # Do not wait for the threads of the killed commands.
+    # Exit without waiting for the threads of the killed commands.
     os._exit(0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A web server that discards uploads: ``python -m mptcp_lab.agent.sink PORT``.
 
-It answers every PUT with 200 once the whole body has come. Apache would need WebDAV for that.
+It answers each PUT with 200 when the whole body has arrived. Apache would need WebDAV for that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Sink(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -38,7 +38,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve until this process is killed."""
     _Server(("::", int(sys.argv[1])), _Sink).serve_forever()
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Requests one after another, each on its own connection: ``agent.timed_requests COUNT PROXY PORT ORIGIN``.
 
-They are GETs of ``/file`` by MPTCP. It prints a JSON object: ``seconds``, from connect(2) to the end of the answer, of
-each request with status 200; ``failed``, the number of others; ``multipath``, the connections that did not fall back.
+Each is a GET of ``/file`` by MPTCP. The program prints a JSON object: ``seconds``, a list of the times from connect(2)
+to the end of the answer, of requests with status 200; ``failed``, the number of other requests; ``multipath``, the
+number of connections that did not fall back.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import time
 from .fetch import MPTCP
 
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
-"""linux/mptcp.h."""
+"""From linux/mptcp.h."""
 _PATIENCE = 60.0
-"""Seconds for each step of a request."""
+"""Most seconds for each step of a request."""
 
 
 def _is_multipath(connection: socket.socket) -> bool:
-    """Return whether *connection* has not fallen back: after a fallback MPTCP_INFO fails (EOPNOTSUPP)."""
+    """Return whether *connection* has not fallen back. After a fallback, MPTCP_INFO fails (EOPNOTSUPP)."""
     try:
         connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)
     except OSError:
@@ -30,7 +31,7 @@ def _is_multipath(connection: socket.socket) -> bool:
 
 
 def main() -> None:
-    """Send the requests, and print their times."""
+    """Send the requests and print their times."""
     count, proxy, port, origin = sys.argv[1:]
     request = f"GET http://{origin}/file HTTP/1.1\r\nHost: {origin}\r\nConnection: close\r\n\r\n".encode()
     seconds = []

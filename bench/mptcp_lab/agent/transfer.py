@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One download on the client, watched: ``agent.transfer SPECIFICATION RESULT``.
+"""One observed download on the client: ``agent.transfer SPECIFICATION RESULT``.
 
 SPECIFICATION is a JSON object: ``argv``, a program that writes its download to its standard output; ``devices``, whose
-received bytes are sampled; ``interval`` in seconds; ``memory``, whether to sample the memory of MPTCP sockets too;
-``timeout`` in seconds. The file RESULT gets a JSON object with the fields of ``transfer.Observation``. Samples and
-download use one clock, this host's, and nothing is sent to the driver while measuring.
+received bytes are sampled; ``interval`` in seconds; ``memory``, whether the memory of MPTCP sockets is sampled, too;
+``timeout`` in seconds. The program writes a JSON object with the fields of ``transfer.Observation`` to the file RESULT.
+Samples and download have the same clock, which is this host's, and nothing is sent to the driver during the download.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from . import counters
 from .pacing import Paced
 
 LEAD = 0.3
-"""Seconds sampled before and after the download."""
+"""Seconds that are sampled before and after the download."""
 JOINED = "MPTcpExtMPJoinSynAckRx"
 CHUNK = 1 << 18
 
 
 class Sampler:
-    """Samples the counters at a steady pace until stopped."""
+    """Samples the counters at a steady pace until it is stopped."""
 
     def __init__(self, devices: list[str], interval: float, memory: bool) -> None:
         self.samples: list[tuple[float, list[int], int]] = []
-        """Seconds, received bytes by device, joins."""
+        """For each sample its time in seconds, the received bytes of each device, and the number of joins."""
         self.memory: list[tuple[float, int]] = []
         self._devices, self._with_memory = devices, memory
         self._joins_before = counters.read_protocols().get(JOINED, 0)
@@ -43,7 +43,7 @@ class Sampler:
     def _take(self) -> None:
         seen = counters.read_devices()
         now = time.monotonic()
-        # After a join the longer of the two files has nothing new.
+        # Read the longer of the two files only until the first join.
         if not self._joins:
             self._joins = counters.read_protocols().get(JOINED, 0) - self._joins_before
         self.samples.append((now, [seen[d][0] for d in self._devices], self._joins))
@@ -52,7 +52,7 @@ class Sampler:
 
 
 def download(argv: list[str], timeout: float) -> dict[str, Any]:
-    """Run *argv* and hash its output; it is killed after *timeout* seconds."""
+    """Run *argv* and compute the hash of its output. After *timeout* seconds it is killed."""
     digest, octets = hashlib.sha256(), 0
     started = time.monotonic()
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -60,7 +60,7 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
         output, complaints = process.stdout.fileno(), process.stderr
         assert complaints is not None
         errors: list[bytes] = []
-        # Read in parallel: a client that writes more than a pipe holds would block for ever.
+        # Read the errors in a thread: a client that writes more than the pipe holds would block.
         reader = threading.Thread(target=lambda: errors.append(complaints.read()), daemon=True)
         reader.start()
         guard = threading.Timer(timeout, process.kill)
@@ -87,7 +87,7 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
 
 
 def observe(specification: dict[str, Any]) -> dict[str, Any]:
-    """Return all observations of one download; times are seconds since its start."""
+    """Return all observations of one download. Times are seconds since its start."""
     sampler = Sampler(specification["devices"], specification["interval"], specification["memory"])
     before = counters.read_protocols()
     sampler.paced.start()

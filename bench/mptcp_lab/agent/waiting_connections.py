@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Idle connections: ``agent.waiting_connections KIND COUNT PROXY PORT ORIGIN ADDRESS...``.
 
-*KIND*: ``slow-headers`` begin a request and never end it; ``keep-alives`` have got an answer to a GET of ``/file``;
-``tunnels`` have got an answer to CONNECT. Every second connection uses MPTCP. They come from each *ADDRESS* in turn.
+The *KIND* ``slow-headers`` begins a request and never finishes it. ``keep-alives`` keeps the connection open after the
+answer to a GET of ``/file``, ``tunnels`` after the answer to a CONNECT. Every second connection uses MPTCP. The
+connections use the *ADDRESS*es in turn.
 
-When all are opened, it prints a JSON object with the number of connections by status, and ``refused``. After each
-SIGUSR1 it prints another: ``standing``, the number that the proxy has not closed.
+When all are open, the program prints a JSON object with the number of connections by status, and ``refused``. After
+each SIGUSR1 it prints another: ``standing``, the number of connections that the proxy has not closed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 from .fetch import MPTCP
 
 _PATIENCE = 120.0
-"""Seconds for one answer."""
+"""Most seconds for one answer."""
 _SAID = {
     "slow-headers": "GET http://{}/file HTTP/1.1\r\nX: ",
     "keep-alives": "GET http://{0}/file HTTP/1.1\r\nHost: {0}\r\n\r\n",
@@ -42,9 +43,9 @@ def _say(values: object) -> None:
 
 
 def main() -> None:
-    """Open the connections, and answer each SIGUSR1, until killed."""
+    """Open the connections, and answer each SIGUSR1 until this process is killed."""
     kind, count, proxy, port, origin, *addresses = sys.argv[1:]
-    # Signals that come before all are open stay pending.
+    # Block the signal, so that one that comes before all connections are open is answered later.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The behaviours of middleboxes, by name, as in ``native/middlebox/behaviours.c``.
+"""The behaviours of middleboxes, with the names used in ``native/middlebox/behaviours.c``.
 
-From Hesmans et al., "Are TCP Extensions Middlebox-proof?", HotMiddlebox 2013, Table 1 and 4.2, plus duplicating and
-reordering.
+They are from Hesmans et al., "Are TCP Extensions Middlebox-proof?", HotMiddlebox 2013, Table 1 and 4.2. Duplicating and
+reordering are added.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ BEHAVIOURS = {
     "reorder": "one of ten segments is overtaken by three",
 }
 SHORT_ADDRESS, LONG_ADDRESS = "10,77,1,2,", "192,168,100,200,"
-"""The ALGs translate these into each other."""
+"""Addresses in the payload. The ALGs translate one of them into the other."""
 COALESCED_MTU = 3200
-"""Bytes: a path needs this MTU towards the receiver for two full segments to become one."""
+"""MTU in bytes that a path needs towards the receiver, so that two full segments can become one."""

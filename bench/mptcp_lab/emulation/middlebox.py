@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A middlebox on a path: the arguments and rules of our program. Pure.
+"""A middlebox on a path: the arguments of our program and the netfilter rules for it. Pure.
 
-The program (``native/middlebox/``) gets the IPv4 TCP packets that the hop forwards, both ways, and sends on what the
-box makes of them; IPv6 passes untouched. The path's delay and loss come after the box.
+The program (``native/middlebox/``) gets the IPv4 TCP packets that the hop forwards in both directions, and sends the
+packets that the middlebox makes of them. IPv6 is not changed. The path's delay and loss come after the middlebox.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ QUEUES = {"up": 2, "down": 3}
 
 
 def arguments(behaviour: str) -> tuple[str, ...]:
-    """Return the program's arguments."""
+    """Return the arguments of the middlebox program for *behaviour*."""
     return (behaviour, str(QUEUES["up"]), str(QUEUES["down"]))
 
 
 def rules(devices: dict[str, str]) -> tuple[Rules, ...]:
-    """Return the rules to try, best first, that queue forwarded packets; *devices*: sending devices by direction."""
+    """Return rules that queue forwarded packets, the best first; *devices* has the sending devices by direction."""
     forwarded = "; ".join(
         [
             "type filter hook forward priority mangle",

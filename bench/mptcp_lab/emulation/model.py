@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How a path treats packets, one direction at a time: as data, checked when made.
+"""How a path treats packets in each direction, as data that is checked when it is made.
 
-Rates are integer bits per second as tc-tbf(8) counts them (IP packet plus 14 bytes), times integer microseconds,
-probabilities floats from 0 to 1.
+Rates are integers in bits per second, as tc-tbf(8) counts them (IP packet plus 14 bytes). Times are integers in
+microseconds, probabilities floats from 0 to 1.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from hashlib import blake2b
 from .behaviours import BEHAVIOURS
 
 QUEUE_LENGTH = 65_536
-"""Packets in flight in one direction, not counting those queued for the rate."""
+"""Most packets in flight in one direction, without packets that are queued for the rate."""
 
 
 class PathError(ValueError):
-    """A path that cannot be emulated: the text names the value and what is allowed."""
+    """A path cannot be emulated. The text names the value and what is allowed."""
 
 
 def _probability(name: str, value: float) -> None:
@@ -27,7 +27,7 @@ def _probability(name: str, value: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UniformLoss:
-    """Independent loss of each packet with the same probability."""
+    """Each packet is lost independently, with the same probability."""
 
     probability: float
 
@@ -41,10 +41,10 @@ class UniformLoss:
 
 @dataclass(frozen=True, slots=True)
 class GilbertElliott:
-    """Two-state Markov chain, with the parameter names of tc-netem(8) ``loss gemodel``.
+    """Two-state Markov chain of losses, with the parameter names of tc-netem(8) ``loss gemodel``.
 
-    In the good state a packet is lost with probability 1-k, in the bad state with 1-h. After each packet the chain
-    goes from good to bad with probability p, from bad to good with r.
+    In the good state a packet is lost with probability 1-k, in the bad state with probability 1-h. After each packet
+    the chain changes from good to bad with probability p, and from bad to good with probability r.
     """
 
     p: float
@@ -60,7 +60,7 @@ class GilbertElliott:
 
     @property
     def mean(self) -> float:
-        """Long-run share of lost packets."""
+        """Share of lost packets in the long run."""
         bad = self.p / (self.p + self.r)
         return bad * self.one_minus_h + (1 - bad) * self.one_minus_k
 
@@ -73,19 +73,20 @@ class Direction:
     """One direction of a path. A packet is first delayed or lost, then queued for *rate*."""
 
     rate: int | None = None
-    """Bits per second; None: unshaped."""
+    """Rate in bits per second; None for an unshaped direction."""
     delay: int = 0
-    """Microseconds."""
+    """Delay in microseconds."""
     jitter: int = 0
-    """Microseconds: the delay is drawn evenly from delay ± jitter; packets keep their order.
+    """Microseconds. A packet's delay is drawn uniformly from delay ± jitter, but packets keep their order.
 
-    A packet waits for the one before it: the closer they follow each other, the nearer is the delay to delay + jitter.
+    A packet therefore waits for the one before it. The closer packets follow each other, the nearer their delay is to
+    delay + jitter.
     """
     loss: Loss | None = None
     queue_ms: int = 50
-    """Longest time in the drop-tail queue for *rate*."""
+    """Longest time in milliseconds that a packet may wait in the drop-tail queue for *rate*."""
     mtu: int = 1500
-    """Of the device that sends in this direction."""
+    """MTU of the device that sends in this direction."""
 
     def __post_init__(self) -> None:
         if self.rate is not None and self.rate < 8_000:
@@ -99,21 +100,21 @@ class Direction:
 
     @property
     def impaired(self) -> bool:
-        """Whether it does more than limit the rate."""
+        """Whether it also delays or loses packets, besides limiting the rate."""
         return bool(self.delay or self.loss is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedPath:
-    """A path between client and core through its own router, which treats packets as *down* and *up* say."""
+    """A path between client and core through its own router, which treats packets as *down* and *up* describe."""
 
     name: str
     down: Direction = field(default_factory=Direction)
-    """Towards the client."""
+    """The direction towards the client; :attr:`up` is the other one."""
     up: Direction = field(default_factory=Direction)
     middlebox: str | None = field(default=None, kw_only=True)
-    """Behaviour of a middlebox at the hop on TCP segments, both ways, before delay and loss:
-    ``behaviours.BEHAVIOURS``."""
+    """Behaviour of a middlebox on the path's router, one of ``behaviours.BEHAVIOURS``. It changes TCP segments in both
+    directions, before delay and loss."""
 
     def __post_init__(self) -> None:
         if self.middlebox is not None and self.middlebox not in BEHAVIOURS:
@@ -121,19 +122,19 @@ class EmulatedPath:
 
     @property
     def rtt(self) -> int:
-        """Microseconds, without queueing."""
+        """Round-trip time in microseconds, without queueing."""
         return self.down.delay + self.up.delay
 
     @property
     def mtu(self) -> int:
-        """What the devices at both ends must support."""
+        """The MTU that the devices at both ends must support."""
         return max(self.down.mtu, self.up.mtu)
 
 
 def seed_of(seed: int, *names: str) -> int:
-    """Return the 64-bit seed of one generator; *names* are its path, direction and impairment.
+    """Return the 64-bit seed of one random generator. *names* are its path, direction and impairment.
 
-    Each has its own, so that one path's losses do not depend on another's packets.
+    Each generator has its own seed, so that one path's losses do not depend on another path's packets.
     """
     text = "/".join((str(seed), *names))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

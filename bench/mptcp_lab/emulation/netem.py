@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Arguments of tc-netem(8) for a direction of a path, for kernels that have it. Pure.
+"""Arguments of tc-netem(8) for a direction of a path, for kernels that have netem. Pure.
 
-netem does not limit the rate: a TBF below it does, as everywhere else. Yet with jitter netem gets a rate far above any
-link's: then it counts a packet's delay at the earliest from when the previous packet leaves, which keeps the order.
-Without a rate it would reorder (net/sched/sch_netem.c, netem_enqueue).
+netem does not limit the rate; a TBF below it does, as for all links. With jitter, netem nevertheless gets a rate, far
+above any link's: then a packet's delay begins at the earliest when the previous packet leaves, which keeps the order.
+Without a rate, netem would reorder packets (net/sched/sch_netem.c, netem_enqueue).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from .model import QUEUE_LENGTH, Direction, GilbertElliott, Loss
 
 ORDERING_RATE = "100gbit"
-"""A full packet takes 0.12 µs."""
+"""Rate for netem with jitter. A full packet takes 0.12 µs at this rate."""
 
 
 def _percent(probability: float) -> str:
@@ -26,7 +26,7 @@ def _loss(loss: Loss) -> tuple[str, ...]:
 
 
 def arguments(direction: Direction, seed: int | None = None) -> tuple[str, ...]:
-    """Return the qdisc and its arguments. *seed* needs kernel and iproute2 6.6; None omits it."""
+    """Return the qdisc and its arguments. A *seed* needs kernel and iproute2 6.6; with None it is left out."""
     words: list[str] = ["netem", "limit", str(QUEUE_LENGTH)]
     if direction.delay:
         words += ["delay", f"{direction.delay}us"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Arguments, rules and counters of our own path emulator, for kernels without netem. Pure.
 
-The program (``native/``) gets the packets that the hop forwards from two NFQUEUEs, one per direction; its first comment
-explains how. ``testbed.hops`` builds and runs it.
+The program (``native/``) gets the packets that the hop forwards from two NFQUEUEs, one for each direction. The first
+comment in its source explains how it works. ``testbed.hops`` builds and runs it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ COMPILER_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
 LIBRARIES = ("-lnetfilter_queue", "-lmnl")
 QUEUES = {"down": 0, "up": 1}
 READY = "ready"
-"""The emulator prints this when the queues are bound."""
+"""The emulator prints this word when it has bound the queues."""
 
 LATE_SHARE, LATE_FEW = 0.02, 100
-"""Late packets, as a share of the passed ones and as a least number, beyond which a path was not as asked."""
+"""If more packets are late than this share of the passed ones, and more than this number, the path was not as asked."""
 
 _COUNTERS = struct.Struct("=5Q")
 """``struct counters`` of native/emulator.c."""
@@ -30,30 +30,30 @@ _COUNTERS = struct.Struct("=5Q")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Packets of one direction, since the start or between two readings."""
+    """Numbers of packets in one direction, since the start or between two readings."""
 
     seen: int
     lost: int
-    """Lost as asked."""
+    """Packets that were lost as asked."""
     passed: int
     late: int
-    """Passed packets that left more than 1 ms after they were due.
+    """Passed packets that left more than 1 ms too late.
 
-    A packet is due when its delay has passed since the emulator received it; time spent waiting for the emulator before
-    is not included.
+    A packet must leave when its delay has passed since the emulator received it. If the packet waited for the emulator
+    before, that time is not included.
     """
     dropped: int
-    """Not as asked: dropped by the emulator or the kernel for lack of room."""
+    """Packets that the emulator or the kernel dropped, although not asked, because a queue was full."""
 
     def since(self, before: Counts | None) -> Counts:
-        """Return what was added since *before*; None: since the start."""
+        """Return the increase since *before*, or since the start if that is None."""
         if before is None:
             return self
         now, then = astuple(self), astuple(before)
         return Counts(*(a - b for a, b in zip(now, then, strict=True)))
 
     def fault(self, late_share: float = LATE_SHARE) -> str | None:
-        """Return how the path was not as asked, None if it was; *late_share* of the passed packets may be late."""
+        """Return how the path was not as asked; None if it was. A share *late_share* of passed packets may be late."""
         if self.dropped:
             return (
                 f"{self.dropped} of {self.seen + self.dropped} packets were dropped and not asked to be: more were "
@@ -68,7 +68,7 @@ class Counts:
 
 
 def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str, ...]:
-    """Return the arguments of *direction*, called *name*: loss first: a lost packet takes no place in the order."""
+    """Return *direction*'s arguments. Loss comes first, so that a lost packet does not delay the ones after it."""
     words: list[str] = []
     if isinstance(direction.loss, GilbertElliott):
         loss = direction.loss
@@ -83,12 +83,12 @@ def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str
 
 
 def impaired(path: EmulatedPath) -> dict[str, Direction]:
-    """Return the directions that need the emulator, in its counters' order."""
+    """Return the directions that need the emulator, in the order of its counters."""
     return {name: d for name, d in (("down", path.down), ("up", path.up)) if d.impaired}
 
 
 def arguments(path: EmulatedPath, seed: int) -> tuple[str, ...]:
-    """Return the emulator's arguments after the counter file's name."""
+    """Return the emulator's arguments that follow the name of the counter file."""
     words: list[str] = []
     for name, direction in impaired(path).items():
         words += ["queue", str(QUEUES[name]), *elements(path.name, name, direction, seed)]
@@ -100,7 +100,7 @@ Command = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Commands in the hop's namespace that queue what it forwards, and commands that undo them."""
+    """Commands in the hop's namespace that queue the packets it forwards, and commands that undo them."""
 
     do: tuple[Command, ...]
     undo: tuple[Command, ...]
@@ -109,14 +109,14 @@ class Rules:
 def _nftables(devices: dict[str, str], hooks: tuple[str, ...]) -> Rules:
     queued = "; ".join(f'oifname "{device}" queue num {QUEUES[name]}' for name, device in devices.items())
     chains = "; ".join(f"chain {hook} {{ type filter hook {hook} priority filter; {queued}; }}" for hook in hooks)
-    # One command is one transaction: there is nothing to undo.
+    # Nothing needs to be undone if it fails, because one command of nft is one transaction.
     return Rules((("nft", f"table inet emulation {{ {chains}; }}"),), ())
 
 
 def by_iptables(
     tables: Sequence[Command], devices: dict[str, str], queues: dict[str, int], hooks: tuple[str, ...], *match: str
 ) -> Rules:
-    """Return the rules that send packets that *match* to *queues*; each of *tables* begins a command."""
+    """Return rules that send packets that *match* to *queues*. Each of *tables* is the begin of a command."""
     do = [
         (*table, "-A", hook.upper(), "-o", device, *match, "-j", "NFQUEUE", "--queue-num", str(queues[name]))
         for table in tables
@@ -127,10 +127,11 @@ def by_iptables(
 
 
 def rules(devices: dict[str, str], *, sent_too: bool = False) -> tuple[Rules, ...]:
-    """Return the rules to try, best first; *devices* maps directions to sending devices.
+    """Return the rules to try, in order of preference. *devices* has the sending device of each direction.
 
-    With *sent_too* packets that the hop itself sends are queued as well: a middlebox there sends what it has changed.
-    Kernels may lack nftables' queue expression, iptables' legacy tables (from 6.17), or either program.
+    With *sent_too*, packets that the hop itself sends are queued as well, because a middlebox on it sends the packets
+    that it has changed. A kernel may lack nftables' queue expression or iptables' legacy tables (from 6.17 on), and a
+    host may lack either program.
     """
     hooks = ("forward", "output") if sent_too else ("forward",)
     tables = ([(f"{name}tables{variant}", "--wait") for name in ("ip", "ip6")] for variant in ("-legacy", ""))
@@ -138,10 +139,10 @@ def rules(devices: dict[str, str], *, sent_too: bool = False) -> tuple[Rules, ..
 
 
 def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts]:
-    """Read the emulator's counters, and the kernel's from the text of /proc/net/netfilter/nfnetlink_queue.
+    """Return the emulator's counts, with drops that *kernel* lists, the text of /proc/net/netfilter/nfnetlink_queue.
 
-    That file has a line per queue: number, port id, waiting, copy mode, copy range, dropped because the queue was full,
-    dropped because the socket was full, last id (net/netfilter/nfnetlink_queue.c, seq_show).
+    That file has a line for each queue: number, port id, waiting packets, copy mode, copy range, drops because the
+    queue was full, drops because the socket was full, last id (net/netfilter/nfnetlink_queue.c, seq_show).
     """
     dropped: dict[int, int] = {}
     for line in kernel.splitlines():

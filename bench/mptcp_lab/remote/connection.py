@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One ssh session with the agent at its other end; every request and answer goes through it.
+"""One ssh session with the agent at its other end. Every request and answer goes through it.
 
-The OpenSSH client connects, so the user's configuration, keys, agent, jump hosts and known hosts apply. The session's
-first line sends the agent's folder, which is unpacked into a directory made by mkdtemp(3); from then on
-``agent.server`` answers. When this process ends, however it ends, the session's input ends, and the agent undoes its
+The OpenSSH client connects, so that the user's configuration, keys, agent, jump hosts and known hosts apply. The first
+line that is sent contains the agent's folder, which is unpacked into a directory made by mkdtemp(3). From then on
+``agent.server`` answers. When this process ends, in whatever way, the session's input ends, and the agent undoes its
 changes.
 """
 
@@ -33,18 +33,18 @@ from ..testbed.commands import TestbedError
 from ..testbed.ownership import leave_behind
 
 PREFIX = "mptcp-bench-"
-"""Prefix of the directories on the hosts."""
+"""Prefix of the names of the directories on the hosts."""
 CONNECTING = 20.0
-"""Seconds for the agent to answer once ssh runs, beyond ssh's own time to connect."""
+"""Most seconds until the agent answers, beyond ssh's own time to connect."""
 ANSWERING = 30.0
-"""Seconds for an answer, beyond the command's own time."""
+"""Most seconds for an answer, beyond the time that the command may take."""
 PYTHON = (3, 9)
 NO_PYTHON, NO_SUDO, OLD_PYTHON = 90, 91, 92
 
 _BEFORE = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none")
 _AFTER = (
     *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
-    # An open master connection of the user may be used; none is left behind.
+    # Use an open master connection of the user if one exists, but do not open one, which would stay.
     *("-o", "ControlMaster=no"),
 )
 _START = f"""\
@@ -52,7 +52,8 @@ command -v python3 >/dev/null || exit {NO_PYTHON}
 if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit {NO_SUDO}; set -- sudo -n; fi
 exec "$@" python3 -I -c "$CODE" "$RUN" "$PARENT"
 """
-"""-I: root imports nothing from the login's working directory, and PYTHON* variables are ignored."""
+"""Commands that start the agent. With -I, root imports nothing from the working directory, and PYTHON* variables are
+ignored."""
 _CODE = f"""\
 import sys
 if sys.version_info < {PYTHON}: sys.exit({OLD_PYTHON})
@@ -90,14 +91,14 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How a host is reached."""
+    """How to log in to a host."""
 
     destination: str
-    """As ssh(1) takes it: ``user@host``, or a Host of ssh_config(5)."""
+    """The destination for ssh(1): ``user@host``, or a Host of ssh_config(5)."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """ssh_config(5) options, by keyword."""
+    """Options of ssh_config(5) by keyword."""
     directory: str | None = None
-    """Where the run's directory is made; None: the host's choice, mostly /tmp."""
+    """Where the run's directory is made on the host; None for the host's default, mostly /tmp."""
 
 
 def packed_agent() -> bytes:
@@ -111,28 +112,29 @@ def packed_agent() -> bytes:
 
 
 def ssh_command(login: Login, run_id: str) -> list[str]:
-    """Return the argv that starts the agent on the host."""
+    """Return the command that starts the agent on the host by ssh."""
     variables = {"CODE": _CODE, "RUN": run_id, "PARENT": login.directory or ""}
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
     options = [word for key, value in login.options.items() for word in ("-o", f"{key}={value}")]
-    # The login shell may be any; ssh_config(5) uses the first value given for an option.
+    # Start sh, because the login shell may be another. ssh uses an option's first value, so that the user's
+    # values override the ones in _AFTER, but not the ones in _BEFORE.
     remote = f"exec sh -c {shlex.quote(script)}"
     return ["ssh", *_BEFORE, *options, *_AFTER, "--", login.destination, remote]
 
 
 def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
-    """Return the argv that runs ``agent.MODULE`` from the folder unpacked into *directory* on a host.
+    """Return the command that runs ``agent.MODULE`` from the folder that was unpacked into *directory* on a host.
 
-    It is isolated like the session itself: only the directory, which root owns, is added to the module search path.
+    It is isolated like the session itself: only the directory, which belongs to root, is added to Python's search path.
     """
     return ["python3", "-I", "-c", _RUN_MODULE, str(directory), f"agent.{module}", *arguments]
 
 
 class Connection:
-    """A thread-safe session with the agent on one host."""
+    """A session with the agent on one host. Threads may share it."""
 
     def __init__(self, name: str, login: Login, run_id: str) -> None:
-        """Connect, or raise TestbedError with one line: the reason and the remedy. *name* is for messages."""
+        """Connect. Raises TestbedError, whose line has the reason and the remedy. *name* is for messages."""
         self.name, self.login = name, login
         self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the session
         try:
@@ -141,7 +143,7 @@ class Connection:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
-                # Ctrl-C at the terminal must reach only us: we end the session in order.
+                # Ctrl-C at the terminal must reach only this process, which ends the session in order.
                 start_new_session=True,
             )
         except FileNotFoundError:
@@ -197,7 +199,7 @@ class Connection:
 
     def _last_words(self) -> str:
         lines = [line.strip() for line in self._all_words().splitlines() if line.strip()]
-        # "Host key verification failed." and the like come last, banners first.
+        # Take the last line: banners come first, the error such as "Host key verification failed." last.
         return f": {lines[-1].rstrip('.')}" if lines else ""
 
     def _send(self, line: bytes) -> None:
@@ -208,7 +210,8 @@ class Connection:
                 self._ssh.stdin.flush()
         except OSError:
             with self._changed:
-                # The reader notices too, but perhaps after somebody began to wait for an answer.
+                # The reader notices the lost connection too, but perhaps only after a thread has begun to wait for an
+                # answer.
                 self._changed.wait_for(lambda: self._lost, 5)
 
     def _read(self) -> None:
@@ -241,8 +244,8 @@ class Connection:
     def ask(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
         """Ask the agent to *do* something that may take *timeout* seconds, and return its answer.
 
-        Raises TestbedError if the connection is lost, or with the *attempt* and the agent's message if the request
-        failed.
+        Raises TestbedError if the connection is lost, or if the request fails; then the text has *attempt* and the
+        agent's message.
         """
         with self._changed:
             self._count += 1
@@ -264,7 +267,7 @@ class Connection:
         return f"{where}: no answer within {waited:g} s"
 
     def exit_code(self, pid: int, timeout: float = 0.0) -> int | None:
-        """Return the exit code of *pid* within *timeout* s, else None. Raises TestbedError on a lost connection."""
+        """Return *pid*'s exit code; None if it runs after *timeout* s. Raises TestbedError on a lost connection."""
         with self._changed:
             self._changed.wait_for(lambda: pid in self._exits or self._lost, timeout)
             if pid in self._exits:
@@ -274,10 +277,10 @@ class Connection:
         return None
 
     def close(self, *, failing: bool = False) -> None:
-        """End the session; report as left behind what the host could not undo, or is not known to have undone.
+        """End the session. Report as left behind what the host did not undo, or may not have undone.
 
-        A connection lost earlier is reported unless the driver is *failing*: then people must read the driver's own
-        error.
+        If the connection was lost before and the driver is *failing*, this is not reported, because the driver's own
+        error is the one to read.
         """
         assert self._ssh.stdin is not None
         was_lost = self._lost

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The interfaces of a host, from the output of ``ip -j address show``. Pure."""
+"""The network interfaces of a host, from the output of ``ip -j address show``. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _FAMILIES = {"inet": 4, "inet6": 6}
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One interface and the addresses by which others can reach it."""
+    """One interface, with the addresses at which other hosts can reach it."""
 
     name: str
     up: bool
-    """Switched on, with a carrier if the device reports one."""
+    """Whether the interface is up and, if the device reports that, has a carrier."""
     addresses: tuple[tuple[int, str], ...]
-    """Family and text, in the kernel's order; without link-local, temporary or deprecated ones."""
+    """Family and text of each address, in the kernel's order, without link-local, temporary or deprecated ones."""
 
     def address(self, family: int) -> str | None:
         return next((text for kind, text in self.addresses if kind == family), None)
 
 
 def parse_devices(text: str) -> dict[str, Device]:
-    """Return the interfaces by name."""
-    # Older versions of ip(8) print an empty object for what they do not show.
+    """Return the interfaces in the output *text*, by name."""
+    # Skip empty objects, which older versions of ip(8) print for interfaces that they do not show.
     return {each["ifname"]: _device(each) for each in json.loads(text) if "ifname" in each}
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The inventory: which real hosts are client, proxy and origin, how ssh reaches them, and their interfaces.
 
-The policy reader parses it, so errors have the same form: all of a file at once, each with line, key, value and what
-is allowed.
+It is parsed in the same way as a policy, so that errors have the same form: all errors of a file at once, each with
+line, key, value and what is allowed.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ from ..testbed.host import ClientPath
 from .connection import Login
 
 SCENARIO_PATHS: Final = ("ethernet", "wifi")
-"""The client's paths, as scenarios name them."""
+"""Names of the client's paths in scenarios."""
 _KEYWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
 _OURS: Final = frozenset({"batchmode", "remotecommand", "requesttty"})
-"""ssh_config(5) options that the session with the agent depends on."""
+"""Options of ssh_config(5) that an inventory must not set, because the session with the agent needs them."""
 
 
 class InventoryError(DocumentError, TestbedError):
-    """An unusable inventory. ``problems`` has all problems, ``str()`` one line for each."""
+    """An inventory cannot be used. ``problems`` has all problems, ``str()`` a line for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostRole:
-    """One of the three hosts."""
+    """One of the three hosts, with its role."""
 
     name: str
-    """client, proxy or origin."""
+    """Its role: client, proxy or origin."""
     login: Login
     devices: tuple[str, ...]
     addresses: Mapping[int, str] = field(default_factory=dict)
-    """By family, if not those of the first device."""
+    """Addresses by family, if they differ from the first device's."""
     commands: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Three hosts, checked as far as the file allows."""
+    """The three hosts of an experiment, checked as far as the file allows."""
 
     client: HostRole
     proxy: HostRole
     origin: HostRole
     paths: tuple[ClientPath, ...]
-    """The client's paths; connections open over the first."""
+    """The client's paths. Connections open over the first one."""
     source: str = ""
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """Line of each key, by its name (``client.paths.wifi``), for messages."""
+    """Line of each key in the file, by the key's name (``client.paths.wifi``), for messages."""
 
     @property
     def parts(self) -> tuple[HostRole, HostRole, HostRole]:
         return self.client, self.proxy, self.origin
 
     def at(self, key: str) -> str:
-        """Return ``FILE:LINE: KEY``, the start of a message about *key*."""
+        """Return ``FILE:LINE: KEY``, with which a message about *key* begins."""
         line = self.lines.get(key)
         return f"{self.source}:{line}: {key}" if line else f"{self.source}: {key}"
 
 
 def _destination(value: object) -> str:
-    # ssh would take a leading dash for an option.
+    # A leading dash is refused, because ssh would take it for an option.
     if not isinstance(value, str) or not re.fullmatch(r"[^\s-]\S*", value) or not value.isprintable():
         raise ValueError(f"{shown(value)} is not a destination; write user@host, or a Host of your ssh configuration")
     return value
@@ -124,7 +124,7 @@ PathName = Annotated[str, Parsed(parse_name, {"type": "string"})]
 
 
 class HostSection(Section):
-    """How a host is reached."""
+    """How to reach a host by ssh."""
 
     ssh: Destination = Field(description="Where ssh logs in: user@host, or a Host of the ssh configuration.")
     options: Options = Field(default={}, description="Options of ssh_config(5) for this host, by keyword.")
@@ -161,7 +161,7 @@ class InventorySection(Section):
 
 
 def load_inventory(text: str, source: str) -> Inventory:
-    """Return the inventory in *text*; raise :class:`InventoryError` with all problems. *source* names it."""
+    """Return the inventory in *text*. Raises :class:`InventoryError` with all problems, which name *source*."""
     document = parse_document(text, source)
     section, problems = validate(InventorySection, document)
     problems = in_order([*problems, *_path_problems(document)])
@@ -187,7 +187,7 @@ def load_inventory(text: str, source: str) -> Inventory:
 
 
 def read_inventory(file: Path) -> Inventory:
-    """Return the inventory in *file*; raise :class:`InventoryError` if it cannot be read or used."""
+    """Return the inventory in *file*. Raises :class:`InventoryError` if it cannot be read or used."""
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -197,13 +197,13 @@ def read_inventory(file: Path) -> Inventory:
 
 
 def _missing(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return what *common* adds to *own*; ssh_config(5) keywords are not case-sensitive."""
+    """Return the options in *common* that *own* does not set. ssh_config(5) ignores the case of keywords."""
     known = {keyword.lower() for keyword in own}
     return {keyword: value for keyword, value in common.items() if keyword.lower() not in known}
 
 
 def _path_problems(document: Document) -> Iterator[Problem]:
-    """Yield problems of the paths as a whole: a path that the scenarios need is missing, or two are the same."""
+    """Yield problems of the paths together: a path that scenarios need is missing, or two paths have one interface."""
     client = document.data.get("client") if document.data else None
     paths = client.get("paths") if isinstance(client, dict) else None
     if not isinstance(paths, dict):

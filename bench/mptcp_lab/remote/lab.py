@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Prepare the hosts of an inventory for an experiment, and restore them.
 
-All possible problems of the hosts are checked before anything starts, and reported at once, a line each.
+The hosts are checked for all known problems before anything starts. All problems are reported together, in a line each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROGRAMS = {
     "proxy": {"ip": "iproute2", "ss": "iproute2", "sysctl": "procps", "squid": "squid", "tcpdump": "tcpdump"},
     "origin": {"ss": "iproute2", "apache2": "apache2-bin"},
 }
-"""Programs that each host needs, and their Debian packages."""
+"""Programs that each host needs, with the Debian packages that have them."""
 OWN_COMMANDS = ("mptcp-proxy", "mptcp-throttler")
 PORTS = {"proxy": PROXY_PORT, "origin": HTTP_PORT}
 LIMITS = Limits()
@@ -44,19 +44,20 @@ _ENABLED = "net.mptcp.enabled"
 
 @contextmanager
 def remote_lab(inventory: Inventory) -> Iterator[Lab]:
-    """Connect to the hosts of *inventory*, check them, set up the client, and undo it all at the end.
+    """Connect to the hosts of *inventory*, check them, set up the client, and undo all that at the end.
 
-    Raises TestbedError if a host is unreachable or lacks something: one line each, with the host and what to do.
+    Raises TestbedError if a host is unreachable or lacks something. The text has a line for each problem, with the host
+    and the remedy.
     """
     run_id = secrets.token_hex(6)
     with ExitStack() as stack:
         hosts = {part.name: stack.enter_context(_host(part, run_id)) for part in inventory.parts}
         for host in hosts.values():
             leftovers = _leftovers(host)
-            # Two runs on one host would disturb each other.
+            # Refuse to start, because two runs on one host would disturb each other.
             if leftovers.live:
                 raise TestbedError(leftovers.in_the_way())
-            # A host that still has changes of an earlier run would not be measured as it is.
+            # Refuse to start, because changes that an earlier run left would affect the measurements.
             if leftovers.left:
                 raise TestbedError("\n".join(leftovers.not_undone()))
         problems = [problem for part in inventory.parts for problem in _problems(inventory, part, hosts[part.name])]
@@ -74,8 +75,8 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
 def cleanup(inventory: Inventory) -> Cleaned:
     """Undo what killed runs left on the hosts of *inventory*.
 
-    The agent of a dead driver undoes everything by itself; this finds what is left if the agent was killed too, or
-    failed. Unreachable hosts are reported; the others are cleaned all the same.
+    When a driver dies, its agent undoes everything by itself. This function is for the case that the agent was killed,
+    too, or failed. Unreachable hosts are reported, and the other hosts are cleaned.
     """
     done: list[str] = []
     left: list[str] = []
@@ -164,7 +165,7 @@ def _interface_problems(inventory: Inventory, part: HostRole, host: SshHost) -> 
 
 @contextmanager
 def _set_up_proxy(proxy: SshHost) -> Iterator[None]:
-    """Let the proxy's kernel accept MPTCP with as many subflows as it can."""
+    """Let the proxy's kernel accept MPTCP with as many subflows as possible."""
     words = proxy.run(["ip", "mptcp", "limits", "show"]).stdout.split()
     before = dict(zip(words[::2], words[1::2], strict=False))
     command = ["ip", "mptcp", "limits", "set"]
@@ -178,7 +179,7 @@ def _set_up_proxy(proxy: SshHost) -> Iterator[None]:
 
 
 def _check_first_path(inventory: Inventory, client: SshHost, proxy: SshHost) -> None:
-    """Raise TestbedError if connections would not open over the first path."""
+    """Raise TestbedError if the client's connections would not open over its first path."""
     address = proxy.service_address()
     shown = client.run(["ip", "-j", "route", "get", address], check=False)
     device = json.loads(shown.stdout)[0].get("dev") if shown.returncode == 0 else None

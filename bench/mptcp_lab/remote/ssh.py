@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A host reached by ssh, with the same interface as a testbed namespace: see ``testbed.host``."""
+"""A host that is reached by ssh. It has the same interface as a testbed namespace: see ``testbed.host``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .connection import Connection, Login, agent_command
 from .devices import Device, parse_devices
 
 PIECE = 1 << 20
-"""Bytes per read of a file."""
+"""Most bytes that are read from a file at a time."""
 CHANGING = 60.0
-"""Seconds for a change, or for undoing it."""
+"""Seconds that a change, or undoing it, may take."""
 ENDING = 60.0
 
 
 class SshProgram:
-    """A program on a host. Its output goes to :attr:`log` there; :meth:`stop` ends it."""
+    """A program on a host. It writes its output to the file :attr:`log` there; :meth:`stop` ends it."""
 
     def __init__(self, host: SshHost, connection: Connection, name: str, pid: int, log: Path) -> None:
         self.name = name
@@ -64,17 +64,17 @@ class SshProgram:
         return code
 
     def kill(self) -> None:
-        """End it like a crash: SIGKILL, without clean-up of its own."""
+        """End the program as a crash would: by SIGKILL, so that it cannot clean up."""
         self._signal(signal.SIGKILL)
         self.wait(ENDING)
 
     def kill_tree(self) -> None:
-        """SIGKILL it and its remaining descendants."""
+        """Kill the program and its remaining descendants with SIGKILL."""
         self._signal(signal.SIGKILL, tree=True)
         self.wait(ENDING)
 
     def stop(self, grace: float = 30.0) -> int:
-        """SIGTERM, SIGKILL after *grace* seconds; return the exit code."""
+        """End the program by SIGTERM, or by SIGKILL after *grace* seconds. Return its exit code."""
         self._signal(signal.SIGTERM)
         if self._connection.exit_code(self.pid, grace) is None:
             self.kill()
@@ -82,7 +82,7 @@ class SshProgram:
 
 
 class SshHost(AbstractContextManager["SshHost"]):
-    """A host during a ``with``; afterwards it is as before."""
+    """A host that is connected during a ``with`` statement. Afterwards it is as it was before."""
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ class SshHost(AbstractContextManager["SshHost"]):
         addresses: Mapping[int, str] | None = None,
         commands: Path | None = None,
     ) -> None:
-        """*name* is client, proxy or origin. *devices* are the interfaces by which others reach it.
+        """Describe the host. *name* is client, proxy or origin. Others reach it by the interfaces *devices*.
 
-        *addresses*, by family, override the devices' addresses in :meth:`service_address`; *commands* is the host's
-        directory with our own commands, None if PATH finds them.
+        *addresses*, by family, replace the devices' addresses in :meth:`service_address`. *commands* is the directory
+        with our commands on the host; None if its PATH contains that.
         """
         self.name = name
         self.login = login
@@ -135,7 +135,7 @@ class SshHost(AbstractContextManager["SshHost"]):
     def run(
         self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as root and wait for it; the only option is ``input``, text for its standard input."""
+        """Run a command as root and wait for it. The only possible option is ``input``, its standard input as text."""
         text = options.pop("input", None)
         if options:
             raise TypeError(f"over ssh a command cannot have {', '.join(options)}")
@@ -168,7 +168,7 @@ class SshHost(AbstractContextManager["SshHost"]):
         return agent_command(self.directory, module, *arguments)
 
     def has(self, program: str) -> bool:
-        """Return whether root's PATH there has *program*."""
+        """Return whether *program* is in root's PATH on the host."""
         return self.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
 
     def program(self, name: str) -> str:
@@ -201,7 +201,7 @@ class SshHost(AbstractContextManager["SshHost"]):
                 return b"".join(pieces)
 
     def devices(self) -> dict[str, Device]:
-        """Return the host's interfaces by name, as ``ip address`` shows them now."""
+        """Return the host's current interfaces by name, as ``ip address`` shows them."""
         return parse_devices(self.run(["ip", "-j", "address", "show"]).stdout)
 
     def address(self, device: str, family: int = 4) -> str:
@@ -226,13 +226,13 @@ class SshHost(AbstractContextManager["SshHost"]):
 
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
-        """Run *do*, and *undo* at the end of the scope, even if that end is the driver's own."""
+        """Run *do*, and *undo* at the end of the scope, even if the driver is killed."""
         made = self._connection.ask("change", " ".join(do), argv=list(do), undo=list(undo), timeout=CHANGING)
         ask = partial(self._connection.ask, "undo", " ".join(undo), change=made["change"], timeout=CHANGING)
         try:
             yield
         except BaseException as error:
-            # After a lost connection the agent undoes everything itself.
+            # If the connection is lost, the agent undoes everything by itself.
             if not self._connection.lost:
                 undo_after(error, ask)
             raise
@@ -244,7 +244,7 @@ class SshHost(AbstractContextManager["SshHost"]):
 
     def at_end(self, callback: Callable[[], object]) -> None:
         def called() -> None:
-            # After a lost connection the agent undoes everything itself.
+            # If the connection is lost, the agent undoes everything by itself.
             if not self._connection.lost:
                 callback()
 

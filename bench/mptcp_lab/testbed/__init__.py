@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Real Squid, Apache and clients on the real kernel: topologies as data, built in network namespaces.
+"""Real Squid, Apache and clients on a real kernel: topologies as data, which are built in network namespaces.
 
-``topologies`` declares, ``plan`` turns a topology into commands (pure), ``build`` runs and undoes them, ``host`` is
-what a scenario needs of a host, ``node`` a host in a namespace, ``services`` starts Apache, the proxy and the throttler
-on any host, ``system_state`` dumps what a throttler may leave there, ``ownership`` finds and removes what a killed run
-left, ``features`` says what this kernel lacks.
+``topologies`` declares topologies. ``plan`` turns a topology into commands (pure), ``build`` runs and undoes these.
+``host`` is the interface of a host that scenarios use, ``node`` a host in a namespace. ``services`` starts Apache, the
+proxy and the throttler on any host. ``system_state`` dumps what a throttler may leave on a host. ``ownership`` finds
+and removes what a killed run left. ``features`` tells what this kernel lacks.
 """
 
 from ..agent.processes import TMPFS

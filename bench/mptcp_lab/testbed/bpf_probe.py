@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Test whether the kernel runs a BPF program on the TCP sockets of this network namespace: bpf(2), libbpf 1.
 
-``python -m mptcp_lab.testbed.bpf_probe`` loads a *sock_ops* program that asks for the cookie of its namespace (Linux
-5.15) and does nothing else, attaches it to the root of the cgroup hierarchy (version 2), and exits, which removes both.
-If that is refused, it prints one line and exits with status 1.
+``python -m mptcp_lab.testbed.bpf_probe`` loads a *sock_ops* program that only asks for the cookie of its namespace
+(Linux 5.15), attaches it to the root of the cgroup hierarchy (version 2), and exits, which removes both. If the kernel
+refuses that, the module prints one line and exits with status 1.
 
-It shares nothing with the throttler's loader: with the same fault in both, the tests that need BPF would be skipped
-instead of finding it.
+It shares no code with the throttler's loader. If both had the same fault, the tests that need BPF would be skipped and
+not find it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ import sys
 _LIBRARY = "libbpf.so.1"
 _PROGRAM_SOCK_OPS, _ATTACH_SOCK_OPS = 13, 3
 _NETNS_COOKIE = 122
-"""Number of the helper. A kernel with it for this program type also has the older ones, and cgroup links."""
+"""Number of the helper function. If a kernel has it for this program type, it also has older helpers and cgroup
+links."""
 _CALL, _MOVE, _EXIT = 0x85, 0xB7, 0x95
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
-"""System call numbers, the same on every architecture."""
+"""System call numbers, which are the same on every architecture."""
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
 class _LoadOptions(ctypes.Structure):
-    """The first fields of struct bpf_prog_load_opts (bpf/bpf.h), whose size field says how many there are."""
+    """The first fields of struct bpf_prog_load_opts (bpf/bpf.h). Its field ``size`` says how many fields it has."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -37,13 +38,13 @@ class _LoadOptions(ctypes.Structure):
 
 
 def code() -> bytes:
-    """Return the program: an opcode, registers, an offset, and an immediate each; it returns 1."""
+    """Return the program, which returns 1. Each instruction has an opcode, registers, an offset and an immediate."""
     lines = ((_CALL, _NETNS_COOKIE), (_MOVE, 1), (_EXIT, 0))
     return b"".join(struct.pack("=BBhi", operation, 0, 0, number) for operation, number in lines)
 
 
 def attach() -> None:
-    """Load and attach the program, until this process ends. Raises OSError with what was refused, and why."""
+    """Load and attach the program until this process ends. Raises OSError with what was refused, and why."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError as error:
@@ -60,7 +61,7 @@ def attach() -> None:
 
 
 def _cgroup_root() -> int:
-    """Open it without mounting it: it need not be mounted in this mount namespace."""
+    """Open the cgroup hierarchy without mounting it, because this mount namespace may not have it mounted."""
     system = ctypes.CDLL(None, use_errno=True).syscall
 
     def called(*arguments: object) -> int:

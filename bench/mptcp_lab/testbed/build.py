@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Build a topology in network namespaces, and take it down whatever happens.
+"""Build a topology in network namespaces, and remove it whatever happens.
 
-Every kernel change is undone by the scope that made it. Deleting a namespace deletes its devices, addresses, routes,
-qdiscs and sysctls, so namespaces are the unit of undoing, last made first, after the processes in them have ended.
+Each change of the kernel is undone by the scope that made it. Deleting a namespace deletes its devices, addresses,
+routes, qdiscs and sysctls. So a testbed is undone namespace by namespace, the last one first, after the processes in it
+have ended.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from .ownership import Run, claimed_run, delete_namespace, leave_behind
 from .plan import Step, steps
 
 PATH_NAMES = {"eth0": "ethernet", "wlan0": "wifi"}
-"""The client's devices, as conf/policy.yaml names them."""
+"""Names of the paths over the client's devices, as in conf/policy.yaml."""
 
 
 class Testbed(AbstractContextManager["Testbed"]):
-    """A built topology: ``with Testbed(TWO_PATHS) as testbed: testbed["client"].run([...])``."""
+    """A topology that is built: ``with Testbed(TWO_PATHS) as testbed: testbed["client"].run([...])``."""
 
     __test__ = False  # pytest would take the name for a test class
 
     def __init__(self, topology: Topology, *, seed: int = 1, emulator: hops.Kind | None = None) -> None:
-        """*seed* seeds the emulated paths; *emulator* is for comparisons, by default the best there is."""
+        """Prepare the testbed. *seed* is for the emulated paths. *emulator* replaces the best one, for comparisons."""
         self.topology = topology
         self.emulation = hops.emulation(topology, seed, emulator)
         self._scope = ExitStack()
@@ -57,7 +58,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         self._run = self._scope.enter_context(claimed_run())
         namespaces = {node.name: self._run.namespace(node.name) for node in topology.nodes}
         for namespace in namespaces.values():
-            # Register the undoing first: a signal between the two must not leave the namespace behind.
+            # Register the deletion first, so that a signal cannot leave a namespace behind that was just made.
             self._scope.callback(_delete, namespace)
             run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
         if topology.congestion_control is not None:
@@ -71,7 +72,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         self.emulation.start(topology, self._nodes, self.directory)
 
     def check_emulation(self) -> None:
-        """Raise EmulationError if a path was not as asked; the end of a testbed checks too, if nothing else failed."""
+        """Raise EmulationError if a path was not as asked. The end of a testbed without an error checks this, too."""
         self.emulation.check()
 
     @property
@@ -83,12 +84,12 @@ class Testbed(AbstractContextManager["Testbed"]):
 
     @property
     def directory(self) -> Path:
-        """A temporary directory, gone with the testbed."""
+        """A temporary directory, which is removed with the testbed."""
         return self.claimed.directory
 
     @property
     def scope(self) -> ExitStack:
-        """Scope that is left before the namespaces are deleted."""
+        """A scope that ends before the namespaces are deleted."""
         return self._scope
 
     @property
@@ -110,9 +111,9 @@ def _delete(namespace: str) -> None:
 
 
 def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
-    """Run the steps *there*, all of one node, in *namespace*; TestbedError names the failed one.
+    """Run the steps *there*, all of one node, in *namespace*. TestbedError names the step that failed.
 
-    One shell runs them all: entering a namespace costs more than most steps.
+    One shell runs all steps, because entering a namespace takes longer than most steps.
     """
     lines = (
         f"{shlex.join(step.argv)} || {{ code=$?; echo {number}; exit $code; }}" for number, step in enumerate(there)
@@ -120,7 +121,7 @@ def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
     done = run(["ip", "netns", "exec", namespace, "sh", "-c", "\n".join(lines)], attempt=attempt, check=False)
     if done.returncode != 0:
         *output, number = done.stdout.splitlines() or [""]
-        # A killed shell names none.
+        # A shell that was killed prints no number.
         failed = there[int(number)] if number.isdigit() else "its shell"
         raise TestbedError(f"{attempt}: {failed}: exit code {done.returncode}{said(*output, done.stderr)}")
 

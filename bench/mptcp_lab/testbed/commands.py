@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run a command so that its failure says what was attempted."""
+"""Run a command such that an error says what was attempted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TestbedError(Exception):
-    """A failed attempt of the testbed. The text says what was attempted, and what came back."""
+    """The testbed failed to do something. The text says what it attempted, and what the answer was."""
 
     __test__ = False  # pytest would take the name for a test class
 
@@ -24,7 +24,7 @@ def run(
     timeout: float = 30,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run *argv* and return its output. *attempt* names the purpose in errors; *options* go to Popen."""
+    """Run *argv* and return its output. *attempt* names the purpose in errors. *options* are passed to Popen."""
     what = attempt or shlex.join(argv)
     options.setdefault("stdin", subprocess.DEVNULL)
     if "input" in options:
@@ -43,9 +43,10 @@ def run(
 
 
 def undo_after(error: BaseException | None, undo: Callable[[], object]) -> None:
-    """Call *undo*; if *error* is already raised, a TestbedError of *undo* becomes a note of it.
+    """Call *undo*. If *error* is being raised already, a TestbedError of *undo* is added to it as a note.
 
-    Otherwise it would replace *error*, even an interrupt, and a caller with several measurements would go on.
+    Otherwise that TestbedError would replace *error*, even an interrupt, and a caller with several measurements would
+    continue.
     """
     try:
         undo()
@@ -57,7 +58,7 @@ def undo_after(error: BaseException | None, undo: Callable[[], object]) -> None:
 
 @contextmanager
 def undone_on_error(undo: Callable[[], object]) -> Iterator[None]:
-    """Call *undo* if the scope raises, as :func:`undo_after` does."""
+    """Call *undo* if the scope raises an error, in the way of :func:`undo_after`."""
     try:
         yield
     except BaseException as error:
@@ -67,7 +68,7 @@ def undone_on_error(undo: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def undone(undo: Callable[[], object]) -> Iterator[None]:
-    """Call *undo* at the end of the scope, as :func:`undo_after` does."""
+    """Call *undo* at the end of the scope, in the way of :func:`undo_after`."""
     with undone_on_error(undo):
         yield
     undo()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a kernel has a congestion control, and selecting one inside namespaces.
+"""Whether a kernel has a congestion control, and how to select it in namespaces.
 
-A namespace other than the host's may only select what the host's ``tcp_allowed_congestion_control`` lists
-(net/ipv4/tcp_cong.c). So the list is extended for the few milliseconds of the selection, under the lock that all runs
-share, and restored; the selection belongs to the namespace and stays. A note keeps the original list meanwhile: if the
-run is killed in that moment, the next run, or ``cleanup``, restores the list from the note.
+A namespace other than the host's may only select a congestion control that the host's
+``tcp_allowed_congestion_control`` lists (net/ipv4/tcp_cong.c). The list is therefore extended for the few milliseconds
+of the selection, under the lock that all runs share, and then restored. The selection belongs to the namespace and
+stays. Meanwhile a file, the note, has the original list: if the run is killed in that moment, the next run or
+``cleanup`` restores the list from the note.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from .ownership import Cleaned, registry
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 AVAILABLE_KEY = "net.ipv4.tcp_available_congestion_control"
-"""Of the whole kernel; every namespace may read it (ipv4_net_table in net/ipv4/sysctl_net_ipv4.c)."""
+"""This sysctl is about the whole kernel. Every namespace may read it (ipv4_net_table in net/ipv4/sysctl_net_ipv4.c)."""
 NOTE = "allowed-congestion-control"
-"""File in the directory of the runs, with the original list while it is extended."""
+"""File in the directory of the runs that has the original list while the list is extended."""
 KEEP = "keep"
-"""In place of a name: keep the host's own."""
+"""This word in place of a name means the host's own congestion control."""
 
 
 def lacking(name: str, available: str) -> str | None:
-    """Return why a kernel with the *available* ones lacks *name*, None if it has it."""
+    """Return why a kernel with the congestion controls *available* lacks *name*; None if it has it."""
     there = available.split()
     return None if name in (KEEP, *there) else f"the kernel has no congestion control {name}; it has {', '.join(there)}"
 
 
 def lacking_here(name: str) -> str | None:
-    """Return the same for this kernel, after asking it, like the proxy, to load *name* (as root)."""
+    """Return the same for this kernel. First ask it to load *name* as a module, as the proxy does (as root)."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
     return lacking(name, AVAILABLE.read_text())
@@ -42,7 +43,7 @@ def lacking_here(name: str) -> str | None:
 
 @contextmanager
 def allowed(name: str) -> Iterator[None]:
-    """Put *name* on the host's list of allowed congestion controls; restore the list afterwards."""
+    """Add *name* to the host's list of allowed congestion controls, and restore the list afterwards."""
     with registry() as directory:
         note = directory / NOTE
         _put_back(note)
@@ -50,7 +51,7 @@ def allowed(name: str) -> Iterator[None]:
         if name in before:
             yield
             return
-        # Atomically: half a note would shorten the list.
+        # Write the note atomically, because an incomplete note would shorten the list.
         unfinished = note.with_suffix(".unfinished")
         unfinished.write_text(" ".join(before) + "\n" + name)
         unfinished.rename(note)
@@ -66,7 +67,7 @@ def allowed(name: str) -> Iterator[None]:
 
 
 def put_back() -> Cleaned:
-    """Restore the list that a killed run had extended."""
+    """Restore the list if a killed run left it extended."""
     with registry() as directory:
         try:
             before = _put_back(directory / NOTE)
@@ -76,10 +77,10 @@ def put_back() -> Cleaned:
 
 
 def _put_back(note: Path) -> str | None:
-    """Restore the list from *note*, and remove the note; return the list, None if nothing was restored.
+    """Restore the list from *note* and remove the note. Return the list; None if nothing was restored.
 
-    A list that differs from the extended one was chosen by somebody since, and stays. Raises PermissionError, and
-    TestbedError if it cannot be restored.
+    If the list differs from the extended one, an administrator has changed it meanwhile, and it stays. Raises
+    PermissionError, or TestbedError if the list cannot be restored.
     """
     try:
         before, name = note.read_text().split("\n")
@@ -100,11 +101,11 @@ def _put_back(note: Path) -> str | None:
 
 
 def select(name: str, namespaces: Iterable[str]) -> bool:
-    """Make *name* the default of *namespaces*; return False, changing nothing, if that is impossible.
+    """Make *name* the default of *namespaces*. If that is impossible, change nothing and return False.
 
-    It is if the kernel lacks *name*, or if *name* is not on the list and we run in a container, which may not change
-    the list. There a run outside, with another lock, may put it on the list for a moment: then some of *namespaces* may
-    have it.
+    It is impossible if the kernel lacks *name*. In a container it is also impossible if *name* is not on the list,
+    which a container may not change. There, another run outside the container, with another lock, may add *name* for a
+    moment; then some of *namespaces* may have it.
     """
     if name not in AVAILABLE.read_text().split():
         return False

@@ -17,19 +17,19 @@ from .node import LiveNode
 from .services import PROXY_PORT, Origin, Proxy, wait_until
 
 OPENING = 600.0
-"""Seconds for opening a crowd."""
+"""Most seconds for opening a crowd of connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Opened connections."""
+    """Connections that were opened and are kept open."""
 
     process: Program
     got: dict[str, int]
-    """Number of connections by status, and ``refused``."""
+    """Number of connections by status of their answer, and ``refused``."""
 
     def standing(self) -> int:
-        """Return how many the proxy has not closed. Raises TestbedError if the crowd does not answer."""
+        """Return how many connections the proxy has not closed. Raises TestbedError if the crowd does not answer."""
         before = len(_lines(self.process))
         self.process.signal(signal.SIGUSR1)
         wait_until(lambda: len(_lines(self.process)) > before, "the crowd was counted", process=self.process)
@@ -37,7 +37,7 @@ class Crowd:
         return standing
 
     def settled(self, pause: float = 1.0) -> int:
-        """Return the same, once it was stable for *pause* seconds. Raises TestbedError if it never is."""
+        """Return the same when it has not changed for *pause* seconds. Raises TestbedError if it keeps changing."""
         found = [self.standing()]
 
         def unchanged() -> bool:
@@ -51,7 +51,7 @@ class Crowd:
 
 @contextmanager
 def crowd(host: Host, proxy: Proxy, origin: Origin, kind: str, count: int, addresses: Sequence[str]) -> Iterator[Crowd]:
-    """Keep *count* connections of *kind* (``agent.waiting_connections``) from *addresses* open. Raises TestbedError."""
+    """Keep *count* connections of *kind* from *addresses* open (``agent.waiting_connections``). Raises TestbedError."""
     argv = host.agent("waiting_connections", kind, str(count), *_where(proxy, origin), *addresses)
     process = host.popen(argv, name=kind)
     try:
@@ -62,19 +62,19 @@ def crowd(host: Host, proxy: Proxy, origin: Origin, kind: str, count: int, addre
 
 
 def _lines(process: Program) -> list[dict[str, int]]:
-    """Return the complete lines of its output."""
+    """Return the complete lines of the program's output, parsed."""
     return [json.loads(line) for line in process.output().splitlines(keepends=True) if line.endswith("}\n")]
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Requests one after another, each on its own connection."""
+    """Results of requests that were sent one after another, each on its own connection."""
 
     seconds: list[float]
-    """Of the answered requests."""
+    """Durations of the requests that were answered."""
     failed: int
     multipath: int
-    """Connections that did not fall back to TCP."""
+    """Number of connections that did not fall back to TCP."""
 
 
 def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Timed:
@@ -88,7 +88,7 @@ def _where(proxy: Proxy, origin: Origin) -> tuple[str, str, str]:
 
 
 def add_addresses(host: LiveNode, device: str, numbers: Iterable[int]) -> list[str]:
-    """Add IPv4 addresses with the last bytes *numbers* to *device*, and return them."""
+    """Add IPv4 addresses that end with the bytes *numbers* to *device*, and return them."""
     network = host.address(device).rpartition(".")[0]
     addresses = [f"{network}.{number}" for number in numbers]
     for each in addresses:
@@ -98,14 +98,14 @@ def add_addresses(host: LiveNode, device: str, numbers: Iterable[int]) -> list[s
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Open descriptors of one process, and its limit."""
+    """Number of open descriptors of one process, and its limit."""
 
     open: int
     limit: int
 
 
 def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
-    """Return the descriptors of each local Squid worker, without the coordinator, which serves nobody."""
+    """Return the descriptors of each Squid worker on this machine, without the coordinator, which has no clients."""
     found = []
     for pid in descendants(proxy.process.pid):
         place = Path(f"/proc/{pid}")
@@ -117,6 +117,6 @@ def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
 
 
 def limit(text: str) -> int:
-    """Return the soft limit of descriptors in ``/proc/PID/limits``: prlimit(2) needs CAP_SYS_RESOURCE."""
+    """Return the soft limit of descriptors in ``/proc/PID/limits``. prlimit(2) would need CAP_SYS_RESOURCE."""
     (line,) = (line for line in text.splitlines() if line.startswith("Max open files"))
     return int(line.split()[3])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Both ends of an emulated path: echo requests, a load, numbered packets in order of arrival."""
+"""Both ends of an emulated path: send echo requests, a load, or numbered packets, and observe their arrival."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .commands import TestbedError
 from .probes import Ping, Receiver, load_command, send_command
 
 BURST = 5
-"""Packets per send of a load."""
+"""Packets that a load sends at a time."""
 DATAGRAM = 64
-"""Bytes of a numbered packet."""
+"""Bytes of each numbered packet."""
 PER_SECOND = 15_000
-"""Numbered packets per second."""
+"""Numbered packets that are sent per second."""
 PING_INTERVAL = 0.01
-"""Seconds."""
+"""Seconds between two echo requests."""
 ANSWERED = 0.99
-"""Least share of answered echo requests on a path without loss."""
+"""Least share of echo requests that must be answered on a path without loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Ends:
         return self.testbed["core"].address(self.far_device)
 
     def ping(self, count: int) -> list[float]:
-        """Return round trips in milliseconds. Raises TestbedError if a path without loss loses echo requests."""
+        """Return round-trip times in milliseconds. Raises TestbedError if a path without loss loses echo requests."""
         trips = Ping(self.testbed["client"], self.client, self.core).run(count, PING_INTERVAL)
         if len(trips) < ANSWERED * count:
             raise TestbedError(f"{self.device}: {len(trips)} of {count} echo requests were answered")
@@ -51,7 +51,7 @@ class Ends:
 
     @contextmanager
     def loaded(self, rate: float, seconds: float) -> Iterator[None]:
-        """Load both directions with *rate* bits per second each."""
+        """Load both directions, each with *rate* bits per second, for *seconds* or until the scope ends."""
         client, core = self.testbed["client"], self.testbed["core"]
         programs = [
             client.popen(load_command(self.client, self.core, int(rate), BURST, seconds), name="load"),
@@ -64,7 +64,7 @@ class Ends:
                 program.stop()
 
     def arrivals(self, direction: str, count: int) -> list[int]:
-        """Send *count* numbered packets in *direction* and return the numbers in order of arrival."""
+        """Send *count* numbered packets in *direction*. Return their numbers in order of arrival."""
         client, core = self.testbed["client"], self.testbed["core"]
         if direction == "up":
             sender, source, receiver, target = client, self.client, core, self.core
@@ -79,12 +79,12 @@ class Ends:
 
 
 def ends(testbed: Testbed) -> dict[str, Ends]:
-    """Return the paths of *testbed* by name."""
+    """Return the ends of each emulated path of *testbed*, by the path's name."""
     return {hop.path.name: Ends(testbed, hop.client_device) for hop in testbed.topology.hops}
 
 
 def reordered(numbers: Sequence[int]) -> int:
-    """Return how many numbers came after a higher one."""
+    """Return how many numbers arrived after a higher number."""
     late, highest = 0, -1
     for number in numbers:
         late += number < highest

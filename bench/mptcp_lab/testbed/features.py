@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What this kernel and this host offer, tested in a network namespace that vanishes with the attempt.
+"""Test which features this kernel and this host have, in a network namespace that vanishes with the attempt.
 
-A missing feature skips a test, loudly, on a user's machine, and fails it if the variable CI is "true".
+On a user's machine, a test that needs a missing feature is skipped, with a message. If the variable CI is "true", it
+fails.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _PROGRAMS = (
 
 @cache
 def missing(feature: str) -> str | None:
-    """Return why *feature* is missing here, None if it is there: ``root``, ``mptcp``, a key above, or a program."""
+    """Return why *feature* is missing here, or None. It is ``root``, ``mptcp``, a key above, or a program."""
     if feature == "root":
         return None if os.geteuid() == 0 else "root is needed"
     if feature == "mptcp":
@@ -90,12 +91,12 @@ def missing(feature: str) -> str | None:
 
 
 def fails_when_missing() -> bool:
-    """Return whether a missing feature is a failure: in CI nothing may be skipped unseen."""
+    """Return whether a missing feature is a failure. It is in CI, where no test may be skipped unnoticed."""
     return os.environ.get("CI", "").lower() == "true"
 
 
 def need(*features: str) -> None:
-    """Raise TestbedError with all *features* that this host lacks."""
+    """Raise TestbedError that lists all *features* that this host lacks."""
     lacking = [reason for reason in map(missing, features) if reason is not None]
     if lacking:
         raise TestbedError("this host cannot run that:\n" + "\n".join(f"  - {r}" for r in lacking))

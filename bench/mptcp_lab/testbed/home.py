@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A home behind a relay that is its gateway: a site with public addresses, a parent that opens any tunnel, the daemons.
+"""A home whose gateway is a relay: a site with public addresses, a parent that opens any tunnel, and our daemons.
 
 ::
 
@@ -27,7 +27,7 @@ DIRECTORY: Final = "gateway"
 
 
 def give_site(testbed: Testbed) -> None:
-    """Give the origin addresses outside of any home's networks."""
+    """Add addresses outside of any home's networks to the origin."""
     for address, version, family in ((f"{SITE}/32", "-4", 4), (f"{SITE6}/128", "-6", 6)):
         testbed["origin"].run(["ip", version, "addr", "add", address, "dev", "lo"])
         gateway = testbed["origin"].service_address(family)
@@ -35,7 +35,7 @@ def give_site(testbed: Testbed) -> None:
 
 
 def start_parent(host: LiveNode, homes: str = "10.77.0.0/16 fd77::/32") -> Proxy:
-    """Start a proxy that opens tunnels to any port for *homes*, as in docs/home.md."""
+    """Start a proxy that opens tunnels to any port for clients in *homes*, as in docs/home.md."""
     changes = {
         "http_access deny !web_ports\n": f"acl homes src {homes}\nacl clients src {homes}\n"
         "acl home_tunnels all-of CONNECT homes\nhttp_access deny !web_ports !home_tunnels\n",
@@ -51,22 +51,22 @@ def start_parent(host: LiveNode, homes: str = "10.77.0.0/16 fd77::/32") -> Proxy
 def settings_of(
     relay: LiveNode, parent: str, more: str = "", uplinks: Sequence[str] = UPLINKS, home: str = "lan0"
 ) -> Path:
-    """Write the gateway's settings; *more* goes into its section lan, *home* is the interface towards the home."""
+    """Write the gateway's settings. *more* is added to the section lan; *home* is the interface towards the home."""
     named = ", ".join(f"{device}: {device}" for device in uplinks)
     text = f"uplinks: {{{named}}}\nparents: ['{parent}:3128']\nlan: {{devices: [{home}]{more}}}\n"
     return relay.write("gateway.yaml", text)
 
 
 def command(relay: LiveNode, name: str, settings: Path) -> list[str]:
-    """Return the command ``mptcp-gateway`` *name*, with the relay's directory."""
+    """Return the command ``mptcp-gateway`` *name* with *settings* and the relay's directory."""
     directory = str(relay.directory / DIRECTORY)
     return [program("mptcp-gateway"), name, "--config", str(settings), "--directory", directory]
 
 
 @contextmanager
 def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
-    """Run the gateway until the end of the scope, with both uplinks found good; *confined* prefixes its command."""
-    (relay.directory / DIRECTORY / "status.json").unlink(missing_ok=True)  #  # left by a killed one
+    """Run the gateway during the scope, which begins when both uplinks are good. *confined* precedes the command."""
+    (relay.directory / DIRECTORY / "status.json").unlink(missing_ok=True)  #  # a killed gateway may have left it
     with relay.running([*confined, *command(relay, "run", settings)], name="gateway") as process:
         wait_until(lambda: verdicts(relay) == ["good", "good"], "both uplinks are good", process=process)
         yield process
@@ -75,7 +75,7 @@ def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> It
 
 @contextmanager
 def forwarder(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
-    """Run the forwarder until the end of the scope."""
+    """Run the forwarder during the scope. *confined* precedes the command."""
     says = relay.directory / DIRECTORY / "forwarder.json"
     says.unlink(missing_ok=True)
     with relay.running([*confined, *command(relay, "forward", settings)], name="forwarder") as process:
@@ -85,12 +85,12 @@ def forwarder(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> 
 
 
 def verdicts(relay: LiveNode) -> list[str]:
-    """Return the gateway's verdicts on its uplinks by IPv4, in order."""
+    """Return the gateway's verdicts on its uplinks for IPv4, in order."""
     return [each["verdict"] for each in _said(relay, "status.json").get("ways", ()) if each["version"] == 4]
 
 
 def forwarded(relay: LiveNode) -> dict[str, Any]:
-    """Return the forwarder's own status, at most a second old."""
+    """Return the status that the forwarder has written, at most a second ago."""
     return _said(relay, "forwarder.json")
 
 
@@ -103,14 +103,14 @@ def _said(relay: LiveNode, name: str) -> dict[str, Any]:
 
 
 def reached(testbed: Testbed) -> None:
-    """Wait until the parent reaches the site by IPv4 and IPv6."""
+    """Wait until the parent can reach the site by IPv4 and IPv6."""
     for address in (SITE, SITE6):
         wait_until(lambda address=address: accepts(testbed["proxy"], address, 80), f"{address} answers")  # type: ignore[misc]
 
 
 @contextmanager
 def silent(core: LiveNode, device: str) -> Iterator[None]:
-    """Let *core* silently drop all packets of an uplink."""
+    """Let *core* drop all packets of an uplink, without any error to the sender."""
     core.run(["nft", f"add table inet {device}"])
     for hook, what in (("prerouting", "iifname"), ("postrouting", "oifname")):
         core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run a topology's path emulation: netem if the kernel has it, otherwise our emulator, one process per hop.
+"""Run a topology's path emulation: netem if the kernel has it, otherwise our emulator, with one process per hop.
 
-Both follow the same ``emulation.model.EmulatedPath``. :meth:`Emulation.check`, and the end of the testbed, raise if our
-emulator ended, dropped packets that should not be lost, or delivered too many late.
+Both follow the same ``emulation.model.EmulatedPath``. :meth:`Emulation.check` raises an error if our emulator ended,
+dropped packets that it should not lose, or delivered too many packets late. The end of a testbed calls it, too.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from .process import Process
 
 
 class EmulationError(TestbedError):
-    """An emulated path was not as asked: measurements over it say nothing about the measured thing."""
+    """An emulated path was not as asked, so that measurements over it are not valid."""
 
 
 Kind = Literal["netem", "user space"]
 START = 60.0
-"""Seconds for an emulator to become ready."""
+"""Most seconds until an emulator is ready."""
 
 TOLERANCE = "MPTCP_BENCH_LATE_SHARE"
-"""Environment variable with another allowed share of late packets, for tests that are not about time."""
+"""Environment variable that sets another allowed share of late packets, for tests that do not measure time."""
 
 
 def choose(topology: Topology, wanted: Kind | None = None) -> Kind | None:
-    """Return the emulator for *topology*: *wanted*, or the best there is; None if nothing needs one."""
+    """Return the emulator for *topology*: *wanted*, or the best one available; None if no path needs one."""
     if not any(hop.impaired for hop in topology.hops):
         return None
     return wanted or ("netem" if missing("netem") is None else "user space")
 
 
 def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = userspace.SOURCES) -> Path:
-    """Compile *sources* to a program in *directory*, and return it."""
+    """Compile *sources* to the program *name* in *directory*, and return its path."""
     program = directory / name
     program.write_bytes(_compiled(tuple(sources), userspace.COMPILER_FLAGS, userspace.LIBRARIES))
     program.chmod(0o755)
@@ -55,7 +55,7 @@ def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = use
 
 @cache
 def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tuple[str, ...]) -> bytes:
-    """Return the program, compiled once per process, which may build many testbeds; no file is left."""
+    """Return the compiled program. It is compiled once per process, for all testbeds, and no file is left."""
     with TemporaryDirectory() as directory:
         program = Path(directory) / "program"
         try:
@@ -67,7 +67,7 @@ def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tupl
 
 
 def _queue_forwarded(node: LiveNode, choices: Iterable[Rules]) -> None:
-    """Queue what *node* forwards to our program, by the first of *choices* that this kernel accepts."""
+    """Queue packets that *node* forwards to our program, by the first of *choices* that this kernel accepts."""
     refused = []
     for rules in choices:
         for command in rules.do:
@@ -115,18 +115,18 @@ class Emulation:
     """The emulated paths of a testbed."""
 
     kind: Kind | None
-    """None: all paths only limit the rate."""
+    """The emulator; None if all paths only limit the rate."""
     seed: int
     repeatable: bool
-    """Whether the seed is used: netem takes one from kernel and iproute2 6.6 on."""
+    """Whether the seed is used. netem takes a seed from kernel and iproute2 6.6 on."""
     _running: list[_Running] = field(default_factory=list)
     _boxes: dict[str, _Box] = field(default_factory=dict)
-    """By path."""
+    """The middleboxes by path."""
     _judged: dict[tuple[str, str], Counts] = field(default_factory=dict)
-    """Counts at the last check: what failed one run must not fail the next."""
+    """Counts at the last check, so that a fault in one run is not reported in the next."""
 
     def start(self, topology: Topology, nodes: Mapping[str, LiveNode], directory: Path) -> None:
-        """Start what the plan's qdiscs do not do."""
+        """Start the emulators and middleboxes, which the plan's qdiscs do not include."""
         boxes = [hop for hop in topology.hops if hop.path.middlebox is not None]
         if boxes:
             program = build(directory, "middlebox", middlebox.SOURCES)
@@ -144,7 +144,7 @@ class Emulation:
                 self._running.append(self._start(hop, nodes[hop.node], program))
 
     def change_middlebox(self, path: str, behaviour: str) -> int:
-        """Change the behaviour of *path*'s middlebox, losing packets that it holds; return how many it had changed."""
+        """Change the behaviour of *path*'s middlebox; packets in it are lost. Return how many it had changed before."""
         box = self._boxes[path]
         changed = 0
         if box.process is not None:
@@ -167,25 +167,26 @@ class Emulation:
         return _Running(hop, node, process, counters)
 
     def counts(self) -> dict[str, dict[str, Counts]]:
-        """Return the emulator's counts by path and direction; empty with netem, which counts otherwise."""
+        """Return the emulator's counts by path and direction. It is empty with netem, which has other counters."""
         return {one.hop.path.name: one.counts() for one in self._running}
 
     @property
     def processes(self) -> dict[str, Process]:
-        """The emulators by path."""
+        """The emulator processes by path."""
         return {one.hop.path.name: one.process for one in self._running}
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The emulators' messages about how the paths may differ from what was asked."""
+        """The emulators' messages about possible differences between the paths and what was asked."""
         said = (line for one in self._running for line in one.process.output().splitlines())
         return tuple(dict.fromkeys(line for line in said if line != userspace.READY))
 
     def check(self) -> None:
-        """Raise EmulationError if a path was not as asked since the last check, or a process of it ended.
+        """Raise EmulationError if a path was not as asked since the last check, or one of its processes ended.
 
-        Packets may have been dropped unasked, or too many late (:meth:`userspace.Counts.fault`). An ended emulator is
-        reported at each check: nothing is right from then on.
+        A path was not as asked if packets were dropped that should not be, or too many were late
+        (:meth:`userspace.Counts.fault`). If an emulator has ended, each check reports it, since nothing is valid from
+        then on.
         """
         faults = []
         for path, box in self._boxes.items():
@@ -204,12 +205,13 @@ class Emulation:
                 self._judged[path, name] = total
                 if fault is not None:
                     faults.append(f"path {path}, {name}: {fault}")
-        # Only after all were judged: a fault left for later would void a run that it did not happen in.
+        # Raise only after all paths were judged. Otherwise the next check would find another path's fault, and void a
+        # later run.
         if faults:
             raise EmulationError("; ".join((*faults, "the run is void")))
 
 
 def emulation(topology: Topology, seed: int, wanted: Kind | None = None) -> Emulation:
-    """Return the emulation of *topology*, not yet started."""
+    """Return the emulation of *topology*, which is not started yet."""
     kind = choose(topology, wanted)
     return Emulation(kind, seed, repeatable=kind != "netem" or missing("netem-seed") is None)

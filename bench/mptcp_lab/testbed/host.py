@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a scenario needs of a host: a network namespace here, or a Raspberry Pi reached by ssh.
+"""The interface of a host that a scenario uses. The host is a network namespace here, or a machine reached by ssh.
 
-``node.LiveNode`` is the one, ``mptcp_lab.remote.SshHost`` the other. Paths are paths on that host.
+``node.LiveNode`` implements it for namespaces, ``mptcp_lab.remote.SshHost`` for ssh. File paths are on that host.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 
 class Program(Protocol):
-    """A program started on a host; it ends at the latest when the host is left."""
+    """A program that was started on a host. It ends at the latest when the host is left."""
 
     name: str
 
     @property
     def pid(self) -> int:
-        """Its process id on that host."""
+        """The process id on that host."""
         ...
 
     @property
@@ -44,13 +44,13 @@ class Host(Protocol):
     def name(self) -> str: ...
     @property
     def directory(self) -> Path:
-        """Directory for files of this run; removed at its end."""
+        """Directory for files of this run, which is removed when the run ends."""
         ...
 
     def run(
         self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as root and wait for it; *options* may hold ``input``, text for its standard input."""
+        """Run a command as root and wait for it. *options* may contain ``input``, its standard input as text."""
         ...
 
     def popen(
@@ -61,26 +61,26 @@ class Host(Protocol):
         mounts: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Program:
-        """Start a program as root; it ends at the latest when the host is left.
+        """Start a program as root. It ends at the latest when the host is left.
 
-        *mounts* maps directories to private mounts: a directory of that host, or ``TMPFS``.
+        *mounts* maps directories to what is mounted privately over them: a directory of that host, or ``TMPFS``.
         """
         ...
 
     def agent(self, module: str, *arguments: str) -> list[str]:
-        """Return the argv that runs ``mptcp_lab.agent.MODULE`` there."""
+        """Return the command that runs ``mptcp_lab.agent.MODULE`` on that host."""
         ...
 
     def program(self, name: str) -> str:
-        """Return the path of one of our own commands: mptcp-proxy, mptcp-throttler."""
+        """Return the path of one of our commands: mptcp-proxy, mptcp-throttler."""
         ...
 
     def write(self, name: str, text: str) -> Path:
-        """Write *text* to file *name* below :attr:`directory`, making its parent directories."""
+        """Write *text* to file *name* below :attr:`directory`, and make parent directories. Return its path."""
         ...
 
     def provide(self, file: Path) -> Path:
-        """Return this machine's *file* on that host, copied below :attr:`directory` unless it is already there."""
+        """Return this machine's *file* on that host; copy it below :attr:`directory` unless it is there already."""
         ...
 
     def read(self, path: Path) -> bytes:
@@ -88,51 +88,51 @@ class Host(Protocol):
         ...
 
     def address(self, device: str, family: int = 4) -> str:
-        """Return the address of *device*, family 4 or 6, as text; KeyError if there is none."""
+        """Return the address of *device* for *family* 4 or 6, as text. Raises KeyError if it has none."""
         ...
 
     def service_address(self, family: int = 4) -> str:
-        """Return the address at which others reach this host's services."""
+        """Return the address at which other hosts reach this host's services."""
         ...
 
     def mib(self) -> dict[str, int]:
-        """Return the protocol counters by their nstat(8) names: TcpRetransSegs, MPTcpExtMPJoinAckRx, …"""
+        """Return the protocol counters by their nstat(8) names, such as TcpRetransSegs or MPTcpExtMPJoinAckRx."""
         ...
 
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> AbstractContextManager[None]:
-        """Run *do*, and *undo* at the end of the scope."""
+        """Run *do* now, and *undo* at the end of the scope."""
         ...
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
-        """Set a sysctl, and restore the old value at the end of the scope."""
+        """Set a sysctl, and restore its old value at the end of the scope."""
         ...
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Call *callback* when the host is left, before earlier started programs are ended."""
+        """Call *callback* when the host is left, before programs that were started earlier are ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPath:
-    """One of the client's paths."""
+    """One path of the client: its name and device."""
 
     name: str
-    """``ethernet``, ``wifi``: the name in scenarios and policy."""
+    """Name in scenarios and policies: ``ethernet`` or ``wifi``."""
     device: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """Client, proxy and origin of an experiment, and the client's paths; connections open on the first."""
+    """Client, proxy and origin of an experiment, and the client's paths. Connections open on the first path."""
 
     client: Host
     proxy: Host
     origin: Host
     paths: tuple[ClientPath, ...]
     proxy_devices: tuple[str, ...]
-    """The proxy's interfaces towards the client, which the throttler watches."""
+    """The proxy's interfaces towards the client, which the throttler controls."""
     emulated: bool
-    """Whether the paths are emulated, so that rates and delays can be set."""
+    """Whether the paths are emulated, so that their rates and delays can be set."""
 
     def path(self, name: str) -> ClientPath:
         for path in self.paths:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Paths of this project on this machine: the checkout, its configuration, its commands."""
+"""Paths of this project on this machine: the checkout, its configuration files, its commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THROTTLER_CONFIG = REPOSITORY / "conf" / "throttler.yaml"
 
 
 def program(name: str) -> str:
-    """Return the path of one of our own commands: beside this interpreter, otherwise on PATH."""
+    """Return the path of one of our commands, which is beside this interpreter or in PATH. Raises TestbedError."""
     beside = Path(sysconfig.get_path("scripts")) / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A topology as data: nodes, the links between them, and each node's routes and MPTCP settings.
 
-Nothing here touches the kernel; ``plan`` turns a topology into commands and ``build`` runs them. Rates are integer bits
-per second as the kernel's shapers count: IP packet plus 14 bytes of Ethernet header.
+This module does not touch the kernel: ``plan`` turns a topology into commands, and ``build`` runs them. Rates are
+integers in bits per second, as the kernel's shapers count: IP packet plus 14 bytes of Ethernet header.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ipaddress import ip_interface
 from ..emulation.model import Direction, EmulatedPath
 
 MAX_DEVICE_NAME = 15
-"""IFNAMSIZ - 1, linux/if.h."""
+"""Most characters of a device name: IFNAMSIZ - 1, linux/if.h."""
 MAX_PM_LIMIT = 8
-"""MPTCP_PM_ADDR_MAX of the in-kernel path manager, net/mptcp/pm_netlink.c."""
+"""Highest limit of the in-kernel path manager: MPTCP_PM_ADDR_MAX, net/mptcp/pm_netlink.c."""
 
 
 class TopologyError(ValueError):
-    """A topology that cannot be built: the text names the node, link or address at fault."""
+    """A topology cannot be built. The text names the wrong node, link or address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class End:
     node: str
     device: str
     addresses: tuple[str, ...] = ()
-    """With prefix length, such as ``10.77.1.2/24``."""
+    """The device's addresses with prefix length, such as ``10.77.1.2/24``."""
 
     def address(self, family: int) -> str | None:
-        """Return the first address of *family* (4 or 6), without prefix length."""
+        """Return the first address of *family* (4 or 6) without prefix length."""
         for text in self.addresses:
             interface = ip_interface(text)
             if interface.version == family:
@@ -42,21 +42,22 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A veth pair. Each direction is shaped at the sending end; rate None leaves it unshaped."""
+    """A veth pair. Each direction is shaped at the sending end. With rate None it is not shaped."""
 
     a: End
     b: End
     rate: int | None = None
     queue_ms: int = 50
-    """Longest time of a packet in the shaper's drop-tail queue."""
+    """Longest time in milliseconds that a packet may wait in the shaper's drop-tail queue."""
     offloads: bool = False
-    """Keep segmentation and receive offloads. Off by default: with them MPTCP over veth is erratic."""
+    """Whether segmentation and receive offloads stay on. By default they are off, because with them MPTCP over veth is
+    erratic."""
     mtu: int = 1500
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``ip route``; ``default`` needs *via* for the family."""
+    """A route, as ``ip route`` adds it. ``default`` takes its family from *via*."""
 
     destination: str
     via: str
@@ -64,7 +65,7 @@ class Route:
     table: int | None = None
     metric: int | None = None
     mtu: int | None = None
-    """For packets on this route, if less than the device's."""
+    """MTU for packets on this route, if it is less than the device's."""
 
     @property
     def family(self) -> int:
@@ -73,7 +74,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """``ip rule``: packets from *source*, or received on *incoming*, use *table*."""
+    """A rule, as ``ip rule`` adds it: packets from *source*, or received on *incoming*, use *table*."""
 
     table: int
     family: int
@@ -83,7 +84,7 @@ class RoutingRule:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """``ip mptcp endpoint``, ip-mptcp(8)."""
+    """An endpoint, as ``ip mptcp endpoint`` adds it; see ip-mptcp(8)."""
 
     address: str
     device: str
@@ -93,7 +94,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``ip mptcp limits``: most subflows and accepted announced addresses per connection of this node."""
+    """Limits of a node's connections (``ip mptcp limits``): most subflows, most accepted announced addresses."""
 
     subflows: int = MAX_PM_LIMIT
     add_addr_accepted: int = MAX_PM_LIMIT
@@ -101,7 +102,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One namespace."""
+    """One host, which is a network namespace."""
 
     name: str
     routes: tuple[Route, ...] = ()
@@ -109,24 +110,24 @@ class Node:
     endpoints: tuple[Endpoint, ...] = ()
     limits: Limits = Limits()
     sysctls: tuple[tuple[str, str], ...] = ()
-    """Set inside the namespace only, before its devices are made."""
+    """sysctls that are set only in the namespace, before its devices are made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """The router of an emulated path, between client and core, which treats packets as *path* says."""
+    """The router of an emulated path between client and core. It treats packets as *path* describes."""
 
     node: str
     path: EmulatedPath
     client_device: str
-    """Of the node ``client``, where the path begins."""
+    """The device of the node ``client`` at which the path begins."""
     down: str = "lan"
-    """The hop's device towards the client."""
+    """The hop's device towards the client; :attr:`up` is the one towards the core."""
     up: str = "wan"
 
     @property
     def directions(self) -> tuple[tuple[str, str, Direction], ...]:
-        """Name, sending device, and treatment."""
+        """Name, sending device and treatment of packets of each direction."""
         return (("down", self.down, self.path.down), ("up", self.up, self.path.up))
 
     @property
@@ -136,13 +137,13 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Nodes and links, checked when made, so that a mistake is reported before anything is built."""
+    """Nodes and links, which are checked when the topology is made, so that mistakes are found before it is built."""
 
     name: str
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
     congestion_control: str | None = "cubic"
-    """For every namespace, if the kernel has it; otherwise, and with None, the existing one is kept."""
+    """The congestion control of every namespace, if the kernel has it; otherwise, or with None, it is not changed."""
     hops: tuple[Hop, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Change an MTU for a while, without losing IPv6 for good.
+"""Change an MTU for some time without losing IPv6.
 
-Below 1280 bytes (RFC 8200, 5) the kernel removes IPv6 from an interface with all its addresses and routes, and does not
-restore them (``addrconf_notify`` of net/ipv6/addrconf.c). So they are saved before and restored afterwards.
+If the MTU is below 1280 bytes (RFC 8200, 5), the kernel removes IPv6 from the interface with all its addresses and
+routes, and does not restore them (``addrconf_notify`` of net/ipv6/addrconf.c). They are therefore saved before and
+restored afterwards.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A node of a built topology: run programs in it, enter it, read its counters."""
+"""A node of a built topology: run programs in it, enter its namespace, read its counters."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .plan import node_steps
 from .process import Process
 
 CLONE_NEWNET = 0x40000000
-"""linux/sched.h; os.setns() needs Python 3.12."""
+"""From linux/sched.h. os.setns() would need Python 3.12."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def set_namespace(descriptor: int, what: str) -> None:
-    """Move the calling thread into the network namespace of *descriptor*; errors name it *what*."""
+    """Move the calling thread into the network namespace of *descriptor*. *what* is its name in errors."""
     if _libc.setns(descriptor, CLONE_NEWNET) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"enter network namespace {what}: {os.strerror(error)}")
@@ -35,7 +35,7 @@ def set_namespace(descriptor: int, what: str) -> None:
 
 @contextmanager
 def entered(namespace: str) -> Iterator[None]:
-    """Move the calling thread into *namespace*, and back. Other threads stay where they are."""
+    """Move the calling thread into *namespace* during the scope. Other threads are not moved."""
     with ExitStack() as stack:
         descriptors = []
         for path in ("/proc/thread-self/ns/net", str(NAMESPACES / namespace)):
@@ -48,12 +48,12 @@ def entered(namespace: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceBytes:
-    """Counters of a device since it was made: bytes on the wire with the Ethernet header."""
+    """Counters of a device since it was made. Bytes are on the wire, with the Ethernet header."""
 
     received: int
     sent: int
     packets: int
-    """Received packets."""
+    """Number of received packets."""
 
 
 class LiveNode:
@@ -66,7 +66,8 @@ class LiveNode:
         self._topology = topology
         self._scope = scope
         with entered(namespace):
-            # The file shows the devices of the namespace in which it was opened, wherever it is read.
+            # Open the file here: it shows the devices of the namespace in which it was opened, whichever thread reads
+            # it.
             self._counters = os.open("/proc/thread-self/net/dev", os.O_RDONLY | os.O_CLOEXEC)
         scope.callback(os.close, self._counters)
         self._logs = 0
@@ -74,7 +75,7 @@ class LiveNode:
     def run(
         self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in the namespace and wait for it; *options* go to Popen."""
+        """Run a command in the namespace and wait for it. *options* are passed to Popen."""
         attempt = f"[{self.name}] {' '.join(argv)}"
         command = ["ip", "netns", "exec", self.namespace, *argv]
         return run(command, attempt=attempt, check=check, timeout=timeout, **options)
@@ -87,7 +88,7 @@ class LiveNode:
         mounts: Mapping[str, str | os.PathLike[str]] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start a program, ended at the latest with the testbed; *mounts*: private directories, or ``TMPFS``."""
+        """Start a program, which ends with the testbed. *mounts* has private directories, or ``TMPFS``."""
         label = name or Path(argv[0]).name
         self._logs += 1
         log = self.directory / f"{self.name}-{label}-{self._logs}.log"
@@ -97,7 +98,7 @@ class LiveNode:
 
     @contextmanager
     def running(self, argv: Sequence[str], *, name: str | None = None) -> Iterator[Process]:
-        """Run a program until the end of the scope at most."""
+        """Run a program during the scope, at the end of which it is killed."""
         process = self.popen(argv, name=name)
         try:
             yield process
@@ -105,22 +106,22 @@ class LiveNode:
             process.kill()
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Call *callback* when the testbed is taken down, before earlier started programs are ended."""
+        """Call *callback* when the testbed is removed, before programs that were started earlier are ended."""
         self._scope.callback(callback)
 
     def entered(self) -> AbstractContextManager[None]:
-        """Put the calling thread into the namespace, for sockets of its own."""
+        """Put the calling thread into the namespace during the scope, to open its own sockets there."""
         return entered(self.namespace)
 
     def address(self, device: str, family: int = 4) -> str:
-        """Return the address of *device*, family 4 or 6, as text without prefix length."""
+        """Return the address of *device* for *family* 4 or 6, as text without prefix length."""
         address = self._topology.end(self.name, device).address(family)
         if address is None:
             raise KeyError(f"{self.name}:{device} has no IPv{family} address")
         return address
 
     def counters(self) -> dict[str, InterfaceBytes]:
-        """Return the counters of all devices, read at one moment."""
+        """Return the counters of all devices, which are read at the same moment."""
         text = os.pread(self._counters, 65536, 0).decode()
         return {device: InterfaceBytes(*octets) for device, octets in counters.devices(text).items()}
 
@@ -136,22 +137,22 @@ class LiveNode:
         raise KeyError(f"{self.name} has no IPv{family} address")
 
     def agent(self, module: str, *arguments: str) -> list[str]:
-        """Return the argv that runs ``mptcp_lab.agent.MODULE``."""
+        """Return the command that runs ``mptcp_lab.agent.MODULE``."""
         return [sys.executable, "-I", "-m", f"{counters.__package__}.{module}", *arguments]
 
     def program(self, name: str) -> str:
-        """Return the path of one of our own commands."""
+        """Return the path of one of our commands."""
         return program(name)
 
     def write(self, name: str, text: str) -> Path:
-        """Write *text* to file *name* of the testbed's directory."""
+        """Write *text* to file *name* in the testbed's directory. Return its path."""
         target = self.directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
         return target
 
     def provide(self, file: Path) -> Path:
-        """Return *file*: namespaces share the file system."""
+        """Return *file* itself, because namespaces share the file system."""
         return file
 
     def read(self, path: Path) -> bytes:
@@ -161,25 +162,25 @@ class LiveNode:
             raise TestbedError(f"[{self.name}] read {path}: {error.strerror}") from None
 
     def mib(self) -> dict[str, int]:
-        """Return the protocol counters by their nstat(8) names: TcpRetransSegs, MPTcpExtMPJoinAckRx, …"""
+        """Return the protocol counters by their nstat(8) names, such as TcpRetransSegs or MPTcpExtMPJoinAckRx."""
         with self.entered():
             return counters.read_protocols()
 
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
-        """Run *do*, and *undo* at the end of the scope."""
+        """Run *do* now, and *undo* at the end of the scope."""
         self.run(do)
         with undone(lambda: self.run(undo)):
             yield
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
-        """Set a sysctl of this namespace, and restore the old value at the end of the scope."""
+        """Set a sysctl of this namespace, and restore its old value at the end of the scope."""
         before = self.run(["sysctl", "-n", key]).stdout.strip()
         return self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"])
 
     @contextmanager
     def link_down(self, device: str) -> Iterator[None]:
-        """Take a device down during the scope; its routes vanish with it and are declared anew afterwards."""
+        """Take a device down during the scope. Its routes vanish meanwhile and are added again afterwards."""
 
         self.run(["ip", "link", "set", device, "down"])
         try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Unmodified OpenVPN between two nodes: over UDP, or over TCP, optionally MPTCP and through a proxy.
+"""Unmodified OpenVPN between two nodes: over UDP or TCP; TCP optionally by MPTCP and through a proxy.
 
-Both ends authenticate each other by certificate fingerprints (``--peer-fingerprint``, from OpenVPN 2.6 on). Data are
-neither encrypted nor signed: their cost is not what is compared. Everything else is OpenVPN's default, including the
-replay window of 64 packets.
+The ends authenticate each other by certificate fingerprints (``--peer-fingerprint``, from OpenVPN 2.6 on). Data are
+neither encrypted nor signed, because the cost of that is not compared. Everything else is OpenVPN's default, including
+the replay window of 64 packets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .process import Process
 from .services import mptcp_command, wait_until
 
 MTU = 1400
-"""Of the inner device."""
+"""MTU of the inner device."""
 READY = "Initialization Sequence Completed"
 _CERTIFICATE = """\
 umask 077
@@ -33,7 +33,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class OpenVpn:
-    """A running pair."""
+    """Two OpenVPN processes that run: client and server of one VPN."""
 
     number: int
     client: Process
@@ -41,17 +41,17 @@ class OpenVpn:
 
     @property
     def device(self) -> str:
-        """The inner device's name, at both ends."""
+        """Name of the inner device, which is the same at both ends."""
         return device_of(self.number)
 
     @property
     def client_address(self) -> str:
-        """The device's address at the client."""
+        """Address of the inner device at the client."""
         return f"10.94.{self.number}.2"
 
     @property
     def server_address(self) -> str:
-        """The device's address at the server."""
+        """Address of the inner device at the server."""
         return f"10.94.{self.number}.1"
 
     def wait(self) -> None:
@@ -76,10 +76,10 @@ def over_udp(
     local: str | None = None,
     wait: bool = True,
 ) -> Iterator[OpenVpn]:
-    """Run a pair over UDP, both on *port*; *remote*: the server's address, *local*: the client's, None for any.
+    """Run a pair over UDP, both ends on *port*. *remote* is the server's address, *local* the client's, None for any.
 
-    *number*, 0 to 255, distinguishes pairs of the same nodes, whose ports must differ, too. Without *wait* the pair is
-    not ready yet. Raises TestbedError.
+    *number*, 0 to 255, distinguishes pairs between the same nodes. Their ports must differ, too. Without *wait*, the
+    pair may not be connected yet. Raises TestbedError.
     """
     more = [] if local is None else ["--local", local]
     first, second = f"10.94.{number}.1", f"10.94.{number}.2"
@@ -107,18 +107,18 @@ def over_tcp(
     multipath: bool = True,
     wait: bool = True,
 ) -> Iterator[OpenVpn]:
-    """Run a pair over TCP; *remote* and *port* are the server's.
+    """Run a pair over TCP. *remote* and *port* are the server's.
 
-    *proxy*: address and port of an HTTP proxy, which the client reaches the server through by CONNECT; ours allows port
-    443. *multipath*: both ends speak MPTCP, by mptcpize(8). Without *wait* the pair is not ready yet. Raises
-    TestbedError.
+    *proxy* is address and port of an HTTP proxy through which the client reaches the server by CONNECT; our proxy
+    allows port 443. With *multipath*, both ends use MPTCP, by mptcpize(8). Without *wait*, the pair may not be
+    connected yet. Raises TestbedError.
     """
     by = [] if proxy is None else ["--http-proxy", proxy[0], str(proxy[1])]
-    # Each packet leaves at once, as over UDP.
+    # TCP_NODELAY lets each packet leave at once, as over UDP.
     common = ["--socket-flags", "TCP_NODELAY"]
     client_argv = ["openvpn", "--client", "--proto", "tcp4-client", "--remote", remote, str(port), "--nobind", *by]
-    # In point-to-point mode (without --server) OpenVPN closes its listening socket once a client has connected, and
-    # the kernel then refuses a join.
+    # Use --server: in point-to-point mode OpenVPN closes its listening socket when a client has connected, and then the
+    # kernel refuses joins.
     pool = ["--topology", "subnet", "--server", f"10.94.{number}.0", "255.255.255.0"]
     server_argv = ["openvpn", "--proto", "tcp4-server", "--lport", str(port), *pool]
     client_argv, server_argv = [*client_argv, *common], [*server_argv, *common]
@@ -152,7 +152,8 @@ def _common(stem: Path, end: str, other: str, number: int) -> list[str]:
         return stem.with_name(f"{stem.name}-{of}.{kind}")
 
     fingerprint = file(other, "fingerprint").read_text().strip()
-    # Without a cipher OpenVPN would renegotiate keys after each 64 MB, as for ciphers with small blocks.
+    # --reneg-bytes 0: without a cipher, OpenVPN would renegotiate keys after each 64 MB, as for ciphers with small
+    # blocks.
     return [
         "--dev", device_of(number), "--dev-type", "tun", "--tun-mtu", str(MTU),
         "--cert", str(file(end, "crt")), "--key", str(file(end, "key")), "--peer-fingerprint", fingerprint,

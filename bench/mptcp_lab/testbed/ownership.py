@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which namespaces are ours, and which of these belong to a dead run.
+"""Find out which namespaces are ours, and which of these belong to a dead run.
 
-A run claims an id with a lock file in ``RUN_DIRECTORY``, on which it holds a flock(2) while it lives; its namespaces
-are called ``mpx-ID-NODE``. A lock file that nobody holds belongs to a dead run, whatever became of its process id.
-Namespaces without a lock file are not ours and are never touched. So a run's lock file stays as long as one of its
-namespaces, or something in its temporary directory, which only the lock file names.
+A run claims an id by a lock file in ``RUN_DIRECTORY``, on which it holds a flock(2) while it lives. Its namespaces are
+named ``mpx-ID-NODE``. If no process holds the lock, the run is dead, even if its process id is in use. A namespace
+without a lock file is not ours and is never touched. A run's lock file therefore stays as long as one of its namespaces
+exists, or its temporary directory, whose name only the lock file has.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ NAMESPACES = Path("/run/netns")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One use of the testbed, alive or dead."""
+    """One use of the testbed, by a process that lives or is dead."""
 
     id: str
     pid: int
     directory: Path
     alive: bool
     damaged: bool = False
-    """Whether the lock file is unreadable; then :attr:`pid` and :attr:`directory` mean nothing."""
+    """Whether the lock file is unreadable. If so, :attr:`pid` and :attr:`directory` have no meaning."""
 
     def namespace(self, node: str) -> str:
         return f"{PREFIX}-{self.id}-{node}"
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """The run's existing namespaces."""
+        """The run's namespaces that exist."""
         return tuple(sorted(p.name for p in NAMESPACES.glob(f"{PREFIX}-{self.id}-*")))
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Result of cleaning up after killed runs, a line for each thing."""
+    """The result of cleaning up after killed runs, with a line for each thing."""
 
     done: tuple[str, ...]
     left: tuple[str, ...]
@@ -65,9 +65,9 @@ _collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
 
 @contextmanager
 def collected_leftovers() -> Iterator[list[str]]:
-    """Collect what testbeds within the scope leave behind, a line each, instead of raising TestbedError at their end.
+    """Collect lines about what testbeds in the scope leave behind, which otherwise raise TestbedError at their end.
 
-    Use it to write a result first: a file that stays must not lose an hour of measurements.
+    It lets a caller write its result first: a file that cannot be removed must not lose an hour of measurements.
     """
     lines: list[str] = []
     token = _collected.set(lines)
@@ -78,7 +78,7 @@ def collected_leftovers() -> Iterator[list[str]]:
 
 
 def leave_behind(line: str) -> None:
-    """Report by *line* what a testbed leaves behind: to the collector, or as TestbedError if there is none."""
+    """Report what a testbed leaves behind: add *line* to the collector, or raise TestbedError if there is none."""
     lines = _collected.get()
     if lines is None:
         raise TestbedError(line)
@@ -87,7 +87,7 @@ def leave_behind(line: str) -> None:
 
 @contextmanager
 def registry() -> Iterator[Path]:
-    """Hold the lock under which runs are claimed, judged and removed, and shared sysctls are touched.
+    """Hold the lock that protects claiming, judging and removing runs, and changes of shared sysctls.
 
     Yield the directory for notes that must outlive a killed run.
     """
@@ -105,23 +105,23 @@ def registry() -> Iterator[Path]:
 
 @contextmanager
 def claimed_run() -> Iterator[Run]:
-    """Claim an id and a temporary directory; both are given back at the end.
+    """Claim an id and a temporary directory; give both back at the end.
 
-    If the deletion of a namespace failed, or something in the directory stays, the run remains as a dead one with all
-    it has, and :func:`remove_stale` tries again.
+    If a namespace or something in the directory could not be removed, the run remains as a dead run with all that it
+    has, and :func:`remove_stale` tries again.
     """
     with registry():
         identifier = secrets.token_hex(3)
         lock = RUN_DIRECTORY / f"{identifier}.lock"
         with ExitStack() as failing:
-            # A lock file that names no directory would count as damaged, and stay.
+            # Remove the lock file on errors, because one that names no directory counts as damaged and would stay.
             failing.callback(lock.unlink, missing_ok=True)
             descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             failing.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-", dir=parent_directory()))
             failing.callback(removed, directory)
-            # Apache's and Squid's workers run as other users and must reach their files below it.
+            # Apache's and Squid's workers, which run as other users, must reach their files in it.
             directory.chmod(0o755)
             os.write(descriptor, json.dumps({"pid": os.getpid(), "directory": str(directory)}).encode())
             failing.pop_all()
@@ -137,7 +137,7 @@ def claimed_run() -> Iterator[Run]:
 
 
 def _give_back(claimed: Run, lock: Path) -> None:
-    """Remove the directory of *claimed*, then its *lock* file; if the directory stays, so does the file."""
+    """Remove the directory of *claimed*, and then its *lock* file. If the directory stays, the file stays, too."""
     stays = removed(claimed.directory)
     if stays is None:
         lock.unlink(missing_ok=True)
@@ -158,7 +158,7 @@ def _runs() -> Iterator[Run]:
             except BlockingIOError:
                 alive = True
             else:
-                # A run that ended in order since the file was opened has removed it and its directory.
+                # If the run has ended in order since the file was opened, it has removed the file and its directory.
                 if not os.fstat(descriptor).st_nlink:
                     continue
             try:
@@ -175,15 +175,15 @@ def _runs() -> Iterator[Run]:
 
 
 def runs() -> tuple[Run, ...]:
-    """Return every run that holds or left a lock file."""
+    """Return all runs that hold a lock file, or have left one."""
     with registry():
         return tuple(_runs())
 
 
 def remove_stale() -> Cleaned:
-    """End what still runs in the namespaces of dead runs, and remove these; a failure does not stop the others.
+    """End the processes in the namespaces of dead runs, and remove these runs. A failure does not stop the others.
 
-    A damaged lock file hides its run's temporary directory: that is reported as left, and the file stays.
+    If a lock file is damaged, its run's temporary directory is not known. This is reported as left, and the file stays.
     """
     done: list[str] = []
     left: list[str] = []
@@ -202,7 +202,7 @@ def remove_stale() -> Cleaned:
                     f"{name}: {lock} is damaged and does not say where its temporary directory is: "
                     f"remove {parent_directory()}/{PREFIX}-{dead.id}-*, then that file"
                 )
-            # Processes in a remaining namespace may need the run's files.
+            # Keep the run's files if a namespace remains, because processes in it may need them.
             stays = None if failures else removed(dead.directory)
             if stays is not None:
                 failures.append(f"{name}: {stays}")
@@ -215,15 +215,15 @@ def remove_stale() -> Cleaned:
 
 
 def namespace_processes(namespace: str) -> tuple[int, ...]:
-    """Return the process ids inside *namespace*, without our own."""
+    """Return the ids of the processes inside *namespace*, without this process."""
     answer = run(["ip", "netns", "pids", namespace], check=False).stdout
     return tuple(pid for pid in map(int, answer.split()) if pid != os.getpid())
 
 
 def delete_namespace(namespace: str, grace: float = 3.0, patience: float = 60.0) -> None:
-    """End every process inside *namespace* (TERM, KILL after *grace* seconds), then delete it.
+    """End every process inside *namespace* (SIGTERM, SIGKILL after *grace* seconds), then delete it.
 
-    *patience*: seconds for a killed process to vanish on a busy machine.
+    *patience* is the number of seconds that a killed process may take to end on a busy machine.
     """
     if not (NAMESPACES / namespace).exists():
         return

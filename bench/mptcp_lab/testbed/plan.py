@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From a topology to the commands that build it: pure, so that it can be printed and compared.
+"""Turn a topology into the commands that build it. Pure, so that the commands can be printed and compared.
 
-Every step is one command of iproute2, ethtool or sysctl inside one node's namespace. Order: sysctls (they apply to
-devices made afterwards), links, addresses, devices up, qdiscs, routes, MPTCP.
+Each step is one command of iproute2, ethtool or sysctl inside one node's namespace. The order is: sysctls (which apply
+to devices that are made later), links, addresses, devices up, qdiscs, routes, MPTCP.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ..emulation.model import seed_of
 from .model import End, Hop, Link, Node, Topology
 
 COMMON_SYSCTLS = (
-    # Two paths with policy routing: a packet's reverse path is not the route to its source.
+    # With two paths and policy routing, the route back to a packet's source may use another device.
     ("net.ipv4.conf.all.rp_filter", "0"),
     ("net.ipv4.conf.default.rp_filter", "0"),
-    # No wait for duplicate address detection, no undeclared addresses or routes.
+    # Do not wait for duplicate address detection, and accept no addresses or routes that are not declared.
     ("net.ipv6.conf.default.accept_dad", "0"),
     ("net.ipv6.conf.default.accept_ra", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
-    # A device that goes down for a while keeps its IPv6 addresses, like its IPv4 addresses.
+    # Let a device that is down for some time keep its IPv6 addresses, as it keeps its IPv4 addresses.
     ("net.ipv6.conf.default.keep_addr_on_down", "1"),
-    # Each run starts without the metrics of earlier connections.
+    # Let each run start without metrics of earlier connections.
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.mptcp.enabled", "1"),
 )
@@ -45,7 +45,7 @@ class Step:
 
 
 def tbf(rate: int, queue_ms: int, frame: int = ETHERNET_FRAME) -> tuple[str, ...]:
-    """Return tc-tbf(8) arguments for a drop-tail queue; packets larger than *frame* bytes may never fit its bucket."""
+    """Return arguments of tc-tbf(8) for a drop-tail queue. Packets above *frame* bytes may never fit its bucket."""
     burst = max(2 * frame, rate * 2 // 8_000)
     queue = max(10 * frame, rate * queue_ms // 8_000)
     return ("tbf", "rate", f"{rate}bit", "burst", str(burst), "limit", str(queue + burst))
@@ -53,8 +53,8 @@ def tbf(rate: int, queue_ms: int, frame: int = ETHERNET_FRAME) -> tuple[str, ...
 
 def _link_steps(link: Link, number: int, namespace: str) -> Iterator[Step]:
     a, b = link.a, link.b
-    # If both ends happen to have the same index, the kernel takes them for a device without a lower link and notifies
-    # IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
+    # Set the index. If both ends had the same one by chance, the kernel would take them for a device without a lower
+    # link and notify IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
     index = ("index", str(FIRST_INDEX + number))
     pair = ("ip", "link", "add", a.device, *index, "mtu", str(link.mtu), "type", "veth")
     yield Step(a.node, (*pair, "peer", "name", b.device, "mtu", str(link.mtu), "netns", namespace))
@@ -94,7 +94,7 @@ def node_steps(node: Node) -> Iterator[Step]:
 
 
 def hop_steps(hop: Hop, *, netem: bool = False, seed: int | None = None) -> Iterator[Step]:
-    """Yield the steps for a path's rates and, with *netem*, first its delay and loss; *seed* None: no netem seed."""
+    """Yield the steps for a path's rates; with *netem*, first for its delay and loss (*seed* None: without a seed)."""
     for name, device, direction in hop.directions:
         add = ("tc", "qdisc", "add", "dev", device)
         where: tuple[str, ...] = ("root",)
@@ -110,7 +110,7 @@ def hop_steps(hop: Hop, *, netem: bool = False, seed: int | None = None) -> Iter
 def steps(
     topology: Topology, namespaces: dict[str, str], *, netem: bool = False, seed: int | None = None
 ) -> tuple[Step, ...]:
-    """Return all steps, in order; *namespaces*: names by node. Without *netem* hops only limit the rate."""
+    """Return all steps in order. *namespaces* has names by node. Without *netem*, hops only limit the rate."""
     result: list[Step] = []
     for node in topology.nodes:
         settings = (*COMMON_SYSCTLS, *node.sysctls)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Measure what a path does to packets, by the kernel's clock at both ends, independently of the emulator.
+"""Measure what a path does to packets, by the kernel's clock at both ends and independently of the emulator.
 
-- ``Ping``: ICMP echo (RFC 792), answered by the far kernel; the round trip is between the kernel's send and receive
-  time stamps (SO_TIMESTAMPING, Documentation/networking/timestamping.rst), so that a slow Python costs nothing.
-- ``Receiver``: numbered datagrams, in order of arrival.
-- as a program, in a namespace: the sender of numbered datagrams, and of a load at a given rate.
+- ``Ping`` sends ICMP echo requests (RFC 792), which the far kernel answers. A round trip is the time between the
+  kernel's time stamps of sending and receiving (SO_TIMESTAMPING, Documentation/networking/timestamping.rst), so that
+  Python's slowness does not matter.
+- ``Receiver`` receives numbered datagrams and keeps their order of arrival.
+- As a program in a namespace, this module sends numbered datagrams, or a load at a given rate.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from .host import Program
 from .node import LiveNode
 
 SO_TIMESTAMPING = 37
-"""asm-generic/socket.h; SCM_TIMESTAMPING has the same number."""
+"""From asm-generic/socket.h. SCM_TIMESTAMPING has the same number."""
 TX_SOFTWARE, RX_SOFTWARE, REPORT_SOFTWARE, WITH_ID, STAMP_ONLY = 1 << 1, 1 << 3, 1 << 4, 1 << 7, 1 << 11
-"""linux/net_tstamp.h, SOF_TIMESTAMPING_…"""
+"""From linux/net_tstamp.h, SOF_TIMESTAMPING_…"""
 SO_RCVBUFFORCE, UDP_SEGMENT = 33, 103
 IP_RECVERR = 11
 ECHO_REQUEST, ECHO_REPLY = 8, 0
@@ -34,9 +35,9 @@ RECEIVE_BUFFER = 64 << 20
 POLL = 0.05
 """Seconds between two checks whether a sender has ended."""
 DISCARD = 9
-"""RFC 863: nobody listens there."""
+"""Port for the load (RFC 863), on which no program listens."""
 DATAGRAM = 1472
-"""The most that fits into an MTU of 1500: 1514 bytes as the shapers count."""
+"""Most payload bytes in an MTU of 1500. Such a packet has 1514 bytes as the shapers count."""
 FRAME = 1514
 _NUMBER = struct.Struct("!Q")
 
@@ -48,13 +49,13 @@ def _checksum(data: bytes) -> int:
 
 
 def _echo_request(identifier: int, number: int) -> bytes:
-    # 56 bytes of data, like ping(8).
+    # The 56 bytes of data are as many as ping(8) sends.
     rest = struct.pack("!HH", identifier, number) + bytes(56)
     return struct.pack("!BBH", ECHO_REQUEST, 0, _checksum(bytes((ECHO_REQUEST, 0, 0, 0)) + rest)) + rest
 
 
 def _stamp(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
-    """Return the time stamp in nanoseconds since the epoch."""
+    """Return the time stamp in nanoseconds since the epoch, or None."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPING):
             seconds, nanoseconds = struct.unpack_from("@qq", data)
@@ -64,7 +65,7 @@ def _stamp(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
 
 @dataclass(slots=True)
 class Ping:
-    """Echo requests from *source* on *node* to *target*, both IPv4."""
+    """Echo requests from *source* on *node* to *target*, both IPv4 addresses."""
 
     node: LiveNode
     source: str
@@ -73,7 +74,7 @@ class Ping:
     received: dict[int, int] = field(default_factory=dict)
 
     def run(self, count: int, interval: float, linger: float = 0.5) -> list[float]:
-        """Return the round trips in ms of *count* requests, in order, without those unanswered after *linger* s."""
+        """Return the round trips, in ms and in order, of the requests (of *count*) answered within *linger* s."""
         if not 0 < count <= 1 << 16:
             raise ValueError(f"{count} echo requests: their numbers have 16 bits")
         identifier = os.getpid() & 0xFFFF
@@ -93,7 +94,7 @@ class Ping:
         return [(self.received[n] - self.sent[n]) / 1e6 for n in answered]
 
     def _read(self, channel: socket.socket, identifier: int, until: float) -> None:
-        # What came while this process did not run is read as well.
+        # Also read packets that arrived while this process did not run.
         while select.select([channel], [], [], max(0.0, until - time.monotonic()))[0]:
             self._take_sent(channel)
             try:
@@ -115,17 +116,17 @@ class Ping:
             stamp = _stamp(ancillary)
             for level, kind, data in ancillary:
                 if (level, kind) == (socket.IPPROTO_IP, IP_RECVERR) and stamp is not None:
-                    # struct sock_extended_err: ee_data, behind two numbers of 4 bytes and an ee_info, counts sends.
+                    # In struct sock_extended_err, ee_data follows eight bytes and ee_info. It counts the packets sent.
                     self.sent[struct.unpack_from("@IBBBBII", data)[6]] = stamp
 
 
 class Receiver:
-    """Numbered datagrams received on *node*, in order of arrival."""
+    """Numbered datagrams that *node* receives, in order of arrival."""
 
     def __init__(self, node: LiveNode, address: str) -> None:
         with node.entered():
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        # A burst must not be lost here: only losses on the path count.
+        # Use a large buffer, so that no burst is lost here: only losses on the path may count.
         self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
         self._socket.bind((address, 0))
         self.address, self.port = self._socket.getsockname()
@@ -137,12 +138,12 @@ class Receiver:
         self._socket.close()
 
     def numbers(self, sender: Program, silence: float = 2.0) -> list[int]:
-        """Return the numbers received until *sender* had ended and *silence* seconds passed without one."""
+        """Return the received numbers when *sender* has ended and none came for *silence* seconds."""
         self._socket.settimeout(POLL)
         numbers: list[int] = []
         silent_since = time.monotonic()
         while True:
-            # Taken before waiting: packets that came while this process did not run must still be found.
+            # Take the time before waiting, so that packets that arrived while this process did not run are still found.
             now = time.monotonic()
             try:
                 numbers.append(_NUMBER.unpack_from(self._socket.recv(2048))[0])
@@ -155,12 +156,12 @@ class Receiver:
 
 
 def send_command(source: str, target: str, port: int, count: int, per_second: int, size: int) -> list[str]:
-    """Return the argv of a program that sends *count* numbered datagrams of *size* bytes."""
+    """Return the command of a program that sends *count* numbered datagrams of *size* bytes."""
     return [sys.executable, "-I", "-m", __name__, "send", source, target, *map(str, (port, count, per_second, size))]
 
 
 def load_command(source: str, target: str, rate: int, burst: int, seconds: float) -> list[str]:
-    """Return the argv of a load of full packets, *rate* bits/s as the shapers count, *burst* packets per send."""
+    """Return the command of a load of full packets: *rate* bits/s as the shapers count, *burst* packets at a time."""
     return [sys.executable, "-I", "-m", __name__, "load", source, target, str(rate), str(burst), str(seconds)]
 
 
@@ -182,7 +183,7 @@ def _send(source: str, target: str, port: int, count: int, per_second: int, size
 def _load(source: str, target: str, rate: int, burst: int, seconds: float) -> None:
     channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     channel.bind((source, 0))
-    # One call for many datagrams, udp(7): the sender's own cost must not be measured.
+    # Send many datagrams in one call, udp(7), so that the sender's own cost is not measured.
     channel.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, DATAGRAM)
     channel.connect((target, DISCARD))
     data = bytes(DATAGRAM * burst)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A process in a namespace: started with its own log file and private mounts, ended by its id."""
+"""A process in a namespace. It is started with its own log file and private mounts, and ended by its id."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..agent.processes import MountError, kill_tree, with_mounts
 from .commands import TestbedError
 
 KILLED = 60.0
-"""Seconds for a killed process to vanish: on a busy machine it waits for a processor even for that."""
+"""Seconds that a killed process may take to end. On a busy machine it waits for a processor even for that."""
 
 
 class Started(Protocol):
-    """What :class:`Process` needs of a running program; subprocess.Popen has it."""
+    """The interface of a running program that :class:`Process` uses. subprocess.Popen has it."""
 
     pid: int
 
@@ -30,24 +30,24 @@ class Started(Protocol):
 
 
 def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int) -> Started:
-    """Start *argv* in *namespace* with private *mounts*; it writes to *log*. Raises MountError, FileNotFoundError."""
-    # Every wrapper ends in exec, so the process id is the program's own.
+    """Start *argv* in *namespace* with private *mounts* and output to *log*. Raises MountError, FileNotFoundError."""
+    # Every wrapper ends with exec, so that the process id is the program's own.
     return subprocess.Popen(
         ["ip", "netns", "exec", namespace, *with_mounts(list(argv), mounts)],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
         env=env,
-        # Ctrl-C at the terminal must reach only us: we end the programs in order.
+        # Ctrl-C at the terminal must reach only this process, which ends the programs in order.
         start_new_session=True,
     )
 
 
 class Process:
-    """A started program. Its output goes to :attr:`log`; :meth:`stop` ends it."""
+    """A program that was started. It writes its output to the file :attr:`log`; :meth:`stop` ends it."""
 
     spawn = staticmethod(spawn)
-    """Tests replace it by a faster one for our own commands."""
+    """Tests replace this function by one that starts our own commands faster."""
 
     def __init__(
         self,
@@ -102,19 +102,19 @@ class Process:
         return "".join(f"\n    {line}" for line in self.output().splitlines()[-lines:])
 
     def kill(self) -> None:
-        """End it like a crash: SIGKILL, without clean-up of its own."""
+        """End the program as a crash would: by SIGKILL, so that it cannot clean up."""
         with suppress(ProcessLookupError):
             self._popen.kill()
         self._popen.wait(KILLED)
 
     def kill_tree(self) -> None:
-        """SIGKILL it and its remaining descendants."""
+        """Kill the program and its remaining descendants with SIGKILL."""
         if self.running:
             kill_tree(self.pid)
         self._popen.wait(KILLED)
 
     def stop(self, grace: float = 30.0) -> int:
-        """SIGTERM, SIGKILL after *grace* seconds; return the exit code."""
+        """End the program by SIGTERM, or by SIGKILL after *grace* seconds. Return its exit code."""
         if self.running:
             self._popen.send_signal(signal.SIGTERM)
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a download used MPTCP, by the counters of its client and its proxy. Pure."""
+"""Whether a download used MPTCP, judged by the counters of its client and its proxy. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from ..agent.counters import fallbacks
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """The kernel's counters for one download."""
+    """Increments of the kernels' counters during one download."""
 
     requested: int
-    """MPTCP connections that the client asked for."""
+    """MPTCP connections that the client requested."""
     fallbacks: int
-    """Connections of client and proxy that became plain TCP, in whatever way: RFC 8684, 3.7."""
+    """Connections that became plain TCP in any way (RFC 8684, 3.7), of client and proxy together."""
     joins: int
-    """Established joined subflows, counted at the proxy: to the client a refused one looks established, too."""
+    """Joined subflows that were established. The proxy counts them: to the client, a refused one looks established,
+    too."""
     proxy_requested: int
-    """MPTCP connections that the proxy asked for; it should ask for none, because it speaks plain TCP to the origin."""
-    # Counted where the SYN leaves: an origin that listens on plain TCP counts no received MP_CAPABLE.
+    """MPTCP connections that the proxy requested. It should request none, because it uses plain TCP to the origin."""
+    # This is counted where the SYN leaves: an origin that listens on plain TCP does not count received MP_CAPABLE
+    # options.
 
     @classmethod
     def of(cls, client: Mapping[str, int], proxy: Mapping[str, int]) -> Protocol:
-        """Return the increments of the counters of *client* and *proxy* as a Protocol."""
+        """Return the Protocol for these increments of the counters of *client* and *proxy*."""
         asked = "MPTcpExtMPCapableSYNTX"
         return cls(
             requested=client.get(asked, 0),
@@ -35,7 +37,7 @@ class Protocol:
         )
 
     def complaint(self, *, multipath: bool) -> str | None:
-        """Return what is wrong with a download that should, or should not, use MPTCP."""
+        """Return what is wrong with a download that should use MPTCP, or should not; None if nothing is."""
         if self.proxy_requested:
             return f"the proxy sent {self.proxy_requested} SYNs with MP_CAPABLE towards the origin"
         if multipath and not self.requested:

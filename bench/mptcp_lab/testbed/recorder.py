@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Throughput per path over time, from the interface counters of one node.
+"""Throughput of each path over time, from the interface counters of one node.
 
-A thread reads the counters at a fixed interval; rates are differences between readings, so that a late reading makes no
-error. Bytes are counted on the wire: payload, headers and 14 bytes of Ethernet header.
+A thread reads the counters at a fixed interval. A rate is the difference between two readings divided by the time
+between them, so that a late reading causes no error. Bytes are counted on the wire: payload, headers and 14 bytes of
+Ethernet header.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Direction = Literal["received", "sent"]
 
 
 class TooFewSamples(TestbedError, ValueError):
-    """Too few samples in the requested time."""
+    """The requested time contains too few samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Mean bits per second of each device over the interval that ends at *time*."""
+    """Mean rate of each device in bits per second, over the interval that ends at *time*."""
 
     time: float
     bits: Mapping[str, float]
@@ -55,7 +56,7 @@ def rates(samples: Sequence[Sample]) -> tuple[Rate, ...]:
 
 
 def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) -> float:
-    """Return the mean bits per second of *device* between the outermost samples within *start* and *end*."""
+    """Return *device*'s mean rate in bits/s between the first and the last sample within *start* and *end*."""
     times = [sample.time for sample in samples]
     first, last = bisect_left(times, start), bisect_left(times, end) - 1
     if first >= last:
@@ -65,12 +66,12 @@ def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) 
 
 
 def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: float, end: float) -> float:
-    """Return the greatest mean bits/s of *device* over any *window* seconds between *start* and *end*."""
+    """Return *device*'s greatest mean rate in bits/s over any *window* seconds between *start* and *end*."""
     within = [sample for sample in samples if start <= sample.time <= end]
     times = [sample.time for sample in within]
     found = []
     for sample in within:
-        # A window is never too short: the reading that ends it may be late, not early.
+        # A window is never too short, because the reading that ends it may be late, but not early.
         last = bisect_left(times, sample.time + window - 1e-6)
         if last < len(within):
             octets = within[last].octets[device] - sample.octets[device]
@@ -96,7 +97,7 @@ def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float,
 
 
 class Recorder(AbstractContextManager["Recorder"]):
-    """Samples the counters of *devices* on *node* from entry to exit."""
+    """Records the counters of *devices* on *node* while the context is entered."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     @property
     def started(self) -> float:
-        """Origin of the samples' clock, as time.monotonic()."""
+        """Zero of the samples' clock, as time.monotonic()."""
         return self._started
 
     @property
@@ -142,7 +143,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         return tuple(self._samples[-count:])
 
     def current(self, window: float = 0.5) -> dict[str, float]:
-        """Return the mean rate of each device over the last *window* seconds."""
+        """Return each device's mean rate over the last *window* seconds."""
         recent = self.latest(max(2, round(window / self.interval) + 1))
         if len(recent) < 2:
             return dict.fromkeys(self.devices, 0.0)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The programs of an experiment: Apache as origin, the proxy, the throttler, and clients that speak MPTCP.
+"""The programs of an experiment: Apache as origin, the proxy, the throttler, and clients that use MPTCP.
 
-Each start function takes any :class:`~.host.Host` and returns once the program answers. Otherwise it ends the program
-and raises with the end of its log, so that a retry leaves one program and a failure none. Given files are files of this
-machine, or below the host's own directory.
+Each start function works on any :class:`~.host.Host` and returns when the program answers. If it does not answer, the
+function ends it and raises an error with the end of its log, so that a failure leaves no program running. Files that
+are passed are on this machine, or below the host's own directory.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ SQUID_USER = "proxy"
 PROXY_PORT = 3128
 STATUS_SOCKET = "status.sock"
 ASKING = 1.0
-"""Seconds for one attempt to get an answer."""
+"""Most seconds for one attempt to get an answer."""
 PATIENCE = 60.0
-"""Seconds for what takes one or two on an idle machine."""
+"""Seconds that may pass for something that takes one or two seconds on an idle machine."""
 ANSWER = 30.0
-"""Seconds for which a throttler's answer may pause."""
+"""Longest pause in seconds within a throttler's answer."""
 
 _APACHE_MODULES = "/usr/lib/apache2/modules"
 _APACHE_CONFIG = """\
@@ -99,7 +99,7 @@ cat {root}/key.pem {root}/certificate.pem > {root}/tls.pem
 def wait_until(
     ready: Callable[[], bool], what: str, *, timeout: float = PATIENCE, process: Program | None = None
 ) -> None:
-    """Poll *ready*; raise, with the end of the log, after *timeout* seconds or when *process* ends first."""
+    """Wait until *ready*. Raises TestbedError, with the end of the log, after *timeout* s or if *process* ends."""
     deadline = time.monotonic() + timeout
     while not ready():
         if process is not None and not process.running:
@@ -140,12 +140,12 @@ def _directory(host: Host, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A running Apache and its files."""
+    """An Apache that runs, and the files that it serves."""
 
     host: Host
     process: Program
     digests: Mapping[str, str]
-    """SHA-256 of each file, in hex."""
+    """SHA-256 of each file in hexadecimal."""
     sizes: Mapping[str, int]
     directory: Path
 
@@ -161,22 +161,22 @@ def start_origin(
     tls_port: int | None = None,
     multipath: bool = False,
 ) -> Origin:
-    """Start Debian's Apache on *host*, with plain HTTP on *ports* (443 as a goal for CONNECT).
+    """Start Debian's Apache on *host*, with plain HTTP on *ports* (443 as a target for CONNECT).
 
-    *files* maps names to sizes in bytes. *tls_port* serves them over TLS, with a self-signed certificate. With
-    *multipath* it speaks MPTCP, by mptcpize(8), and runs beside the plain one.
+    *files* maps names to sizes in bytes. On *tls_port* Apache serves them over TLS, with a self-signed certificate.
+    With *multipath* it uses MPTCP, by mptcpize(8), and can run beside an Apache without MPTCP.
     """
     root = host.directory / f"{host.name}-apache{'-mptcp' * multipath}"
     wanted = (f"{name}={size}" for name, size in files.items())
     made = host.run(host.agent("files", str(root / "htdocs"), *wanted), timeout=600)
-    # Both families by name: "Listen 80" would depend on bindv6only.
+    # Name both families, because the meaning of "Listen 80" depends on bindv6only.
     listen = "\n".join(f"Listen 0.0.0.0:{port}\nListen [::]:{port}" for port in ports)
     text = _APACHE_CONFIG.format(root=root, modules=_APACHE_MODULES, listen=listen)
     if tls_port is not None:
         host.run(["sh", "-ec", _TLS_CERTIFICATE.format(root=root)])
         text += _TLS_CONFIG.format(root=root, modules=_APACHE_MODULES, port=tls_port)
     if multipath:
-        # TCP_DEFER_ACCEPT never accepts a second subflow, because the third ACK of a join has no data.
+        # Turn off TCP_DEFER_ACCEPT, with which no second subflow is ever accepted: the third ACK of a join has no data.
         text += "AcceptFilter http none\n"
     config = host.write(f"{root.name}/apache.conf", text)
     argv = ["apache2", "-D", "FOREGROUND", "-f", str(config)]
@@ -193,7 +193,7 @@ def start_origin(
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """A running web server that takes uploads."""
+    """A web server that runs and accepts uploads."""
 
     host: Host
     port: int
@@ -203,7 +203,7 @@ class Sink:
 
 
 def start_sink(host: Host, port: int = 8081) -> Sink:
-    """Start a server on *host* that discards the body of every PUT."""
+    """Start a server on *host* that discards the body of each PUT."""
     process = host.popen(host.agent("sink", str(port)), name="sink")
     with undone_on_error(process.stop):
         address = host.service_address()
@@ -213,14 +213,14 @@ def start_sink(host: Host, port: int = 8081) -> Sink:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A running proxy."""
+    """A proxy that runs."""
 
     host: Host
     process: Program
     state: Path
-    """Its /run/mptcpproxy, or /run/mptcprelay for a relay."""
+    """The directory that it sees as /run/mptcpproxy, or as /run/mptcprelay if it is a relay."""
     logs: Path
-    """Its /var/log/mptcpproxy or /var/log/mptcprelay."""
+    """The directory that it sees as /var/log/mptcpproxy or /var/log/mptcprelay."""
 
     def url(self, family: int = 4) -> str:
         return _url(self.host.service_address(family), PROXY_PORT)
@@ -236,14 +236,15 @@ def start_proxy(
 ) -> Proxy:
     """Start ``mptcp-proxy run`` on *host* with its own run, log and shared-memory directories.
 
-    *control* is its congestion control towards clients; TestbedError if the kernel lacks it: the proxy would fall back
-    to the host's default, and the result would carry the wrong name. None: the proxy's default, or the host's.
+    *control* is its congestion control towards clients; None means the proxy's default, or the host's. Raises
+    TestbedError if the kernel lacks *control*: the proxy would use the host's default, and the result would have the
+    wrong name.
     """
     if control is not None:
         arguments = ("--congestion-control", control, *arguments)
     proxy = _start_squid(host, "proxy", config, arguments, env, {})
     if control is not None:
-        # Not before: the proxy makes the kernel load it as a module.
+        # Check it only now, because the proxy makes the kernel load it as a module.
         with undone_on_error(proxy.process.kill_tree):
             why = lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)
             if why is not None:
@@ -259,9 +260,9 @@ def start_relay(
     env: Mapping[str, str] | None = None,
     mounts: Mapping[str, str] | None = None,
 ) -> Proxy:
-    """Start ``mptcp-proxy run --role relay`` in the same way. *config* has parents, which the shipped one lacks.
+    """Start ``mptcp-proxy run --role relay`` in the same way. *config* has parents, which the shipped file lacks.
 
-    *mounts*: more private mounts, such as ``/etc/resolv.conf`` with a name server's address.
+    *mounts* are further private mounts, such as ``/etc/resolv.conf`` with a name server's address.
     """
     return _start_squid(host, "relay", config, ("--role", "relay", *arguments), env, mounts or {})
 
@@ -275,20 +276,20 @@ def _start_squid(
     more: Mapping[str, str],
 ) -> Proxy:
     state, logs = _directory(host, f"{role}-run"), _directory(host, f"{role}-log")
-    # As the package's own log directory: Squid's workers open their logs after they dropped root. Without that user,
-    # Squid reports the error itself.
+    # The package's own log directory has the same owner, since Squid's workers open their logs after dropping root. If
+    # the user does not exist, Squid itself reports the error.
     host.run(["chown", SQUID_USER, str(logs)], check=False)
     mounts = {
         f"/run/mptcp{role}": str(state),
         f"/var/log/mptcp{role}": str(logs),
-        # Squid's workers rendezvous in files named only after the service, which is the same on all hosts.
+        # Squid's workers meet in files whose names contain only the service's name, which is the same on all hosts.
         "/dev/shm": TMPFS,
         "/run/squid": TMPFS,
         **more,
     }
     argv = [host.program("mptcp-proxy"), "run", "--config", str(host.provide(config)), *arguments]
     process = host.popen(argv, name=role, mounts=mounts, env=env)
-    # Squid's orderly shutdown waits for its clients; do not wait for it: all its state goes with the testbed.
+    # Kill Squid, because its orderly shutdown waits for its clients. All its state is removed with the testbed.
     host.at_end(process.kill_tree)
     with undone_on_error(process.kill_tree):
         address = host.service_address()
@@ -302,12 +303,12 @@ def _start_squid(
 
 @dataclass(frozen=True, slots=True)
 class Throttler:
-    """A running throttler."""
+    """A throttler that runs."""
 
     host: Host
     process: Program
     state: Path
-    """Its /run/mptcp-throttler."""
+    """The directory that it sees as /run/mptcp-throttler."""
     config: Path
 
     @property
@@ -315,16 +316,16 @@ class Throttler:
         return self.state / STATUS_SOCKET
 
     def command(self, *arguments: str) -> list[str]:
-        """Return ``mptcp-throttler`` with *arguments*, to be run where the daemon's state is visible."""
+        """Return the command ``mptcp-throttler`` with *arguments*. It must run where the daemon's state is visible."""
         return [self.host.program("mptcp-throttler"), *arguments]
 
     def status(self) -> dict[str, Any]:
-        """Return the daemon's status. Raises TestbedError if it gives none."""
+        """Return the daemon's status. Raises TestbedError if it does not answer."""
         if not isinstance(self.host, LiveNode):
             asked = self.host.run(self.command("status", "--json", "--socket", str(self.socket)))
             found: dict[str, Any] = json.loads(asked.stdout)
             return found
-        # Pollers ask again and again: starting a program each time would take the daemon's processor.
+        # Ask it directly. Callers poll, and starting a program each time would take processor time from the daemon.
         try:
             found = ask(self.socket, {"query": "status"}, ANSWER)
         except OSError as error:
@@ -335,7 +336,7 @@ class Throttler:
 
 
 def throttler_mounts(host: Host) -> dict[str, str]:
-    """Return the private mounts of a throttler on *host*, the same for each one started there."""
+    """Return the private mounts of a throttler on *host*, which are the same for each throttler started there."""
     return {"/run/mptcp-throttler": str(_directory(host, "throttler-run"))}
 
 
@@ -348,7 +349,7 @@ def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: S
     settings = host.provide(config)
     argv = [host.program("mptcp-throttler"), "run", "--config", str(settings), *arguments]
     process = host.popen(argv, name="throttler", mounts=mounts)
-    # In order, not killed: it removes its caps.
+    # Stop it in order instead of killing it, so that it removes its caps.
     with undone_on_error(process.stop):
         wait_until(
             lambda: _answers(host, ASKING, f"unix:{socket}"),
@@ -365,25 +366,25 @@ def write_throttler_config(
     interfaces: Sequence[str] = ("wan0",),
     settings: Mapping[str, object] | None = None,
 ) -> Path:
-    """Write daemon settings for *host* into its directory and return the file."""
+    """Write daemon settings for *host* into its directory. Return the file."""
     values: dict[str, object] = {
         "interfaces": list(interfaces),
         "listen_ports": [PROXY_PORT],
         "policy": str(host.provide(policy)),
-        # The host's own ledger would contain what earlier runs used up of a budget.
+        # Use another ledger than the host's, which contains the volume that earlier runs used.
         "ledger": str(host.directory / f"{host.name}-ledger.sqlite"),
         **(settings or {}),
     }
-    # JSON is YAML.
+    # JSON is valid YAML.
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items())
     return host.write(f"{host.name}-throttler.yaml", text)
 
 
 def mptcp_command(argv: Sequence[str]) -> list[str]:
-    """Return *argv* wrapped to open its TCP sockets as MPTCP, by mptcpize(8)."""
+    """Return *argv* with mptcpize(8), which opens its TCP sockets as MPTCP."""
     return ["mptcpize", "run", *argv]
 
 
 def python_command(code: str, *arguments: str) -> list[str]:
-    """Return an argv that runs *code* with this interpreter."""
+    """Return a command that runs *code* with this interpreter."""
     return [sys.executable, "-I", "-c", code, *arguments]

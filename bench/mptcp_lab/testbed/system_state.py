@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Detect what a throttler leaves behind: kernel state of its network namespace, processes, BPF objects and files.
 
-The dumps come from the operator's own tools and are compared as text, without counters. A dump that fails differs from
-every other, even from itself: an unread state is not known to be unchanged.
+The dumps are made by an operator's usual tools and compared as text, without counters. A dump that failed differs from
+every other dump, even from itself, because a state that was not read may have changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .features import missing
 from .node import LiveNode
 
 State = dict[str, str]
-"""Text of each dump, by name."""
+"""Text of each dump by its name."""
 FAILED = "this dump failed: "
 LINKS, SYSCTLS, QDISCS, CLASSES = "ip -d link show", "sysctls", "tc -d qdisc show", "tc -d class show"
 PROCESSES, BPF, FILES = "processes", "BPF programs, maps and links", "files"
@@ -29,12 +29,12 @@ PROCESSES, BPF, FILES = "processes", "BPF programs, maps and links", "files"
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A command that shows a part of the kernel's state."""
+    """A command that prints a part of the kernel's state."""
 
     name: str
     argv: Sequence[str]
     feature: str
-    """The host feature (``features``) that it needs. Without that feature nothing of the kind can exist, and it is
+    """The feature (``features``) that the command needs. Without it nothing of the kind can exist, and the dump is
     skipped."""
 
 
@@ -58,17 +58,17 @@ DUMPS = (
     _command(QDISCS),
     _of_each_device(CLASSES),
     *(_of_each_device("tc -d filter show", hook) for hook in ("", "ingress", "egress")),
-    # Without -t: naming a table registers it, and every packet then pays for it.
+    # Do not use -t: naming a table registers it, and then it costs time for each packet.
     _command("iptables-legacy-save", "iptables-legacy"),
     _command("ip6tables-legacy-save", "iptables-legacy"),
     _command("ipset save", "ipset"),
     _command("nft list ruleset", "nftables"),
 )
-"""What a throttler may change in a network namespace (docs/contract.md), plus routes and rules, which it never does.
+"""What a throttler may change in a network namespace (docs/contract.md), and routes and rules, which it never changes.
 
-Links show GSO limits and IFB devices."""
+The dump of links includes GSO limits and IFB devices."""
 DIRECTORIES = (Path("/run/mptcp-throttler"), Path("/var/lib/mptcp-throttler"), Path("/sys/fs/bpf"))
-"""Where this host's throttler may leave files: its state, its ledger, pinned BPF objects."""
+"""Directories in which this host's throttler may leave files: its state, its ledger, pinned BPF objects."""
 _COUNTERS = re.compile(r"\s(?:packets|bytes|refcnt|direct_packets_stat) \d+|(?<=\S) \[\d+:\d+\]")
 _UNUSED_TABLE = re.compile(r"^\*\w+\n(?::\w+ ACCEPT\n)*COMMIT\n?", re.MULTILINE)
 _ENDED = "-- ended with exit code "
@@ -77,10 +77,10 @@ _SYSCTL_ROOT = Path("/proc/sys/net")
 
 
 def kernel_state(node: LiveNode) -> State:
-    """Return *node*'s kernel state as its tools print it, without counters; failed dumps say so."""
+    """Return *node*'s kernel state as its tools print it, without counters. The text of a failed dump says so."""
     state = {dump.name: f"not dumped: {lacking}" for dump in DUMPS if (lacking := missing(dump.feature)) is not None}
     taken = [dump for dump in DUMPS if dump.name not in state]
-    # One shell for all: entering a namespace costs more than most dumps.
+    # Run all dumps in one shell, because entering a namespace takes longer than most dumps.
     script = "\n".join(f"{shlex.join(dump.argv)}; printf '\\n{_ENDED}%d\\n' $?" for dump in taken)
     try:
         done = node.run(["sh", "-c", script])
@@ -90,7 +90,7 @@ def kernel_state(node: LiveNode) -> State:
         *found, _ = _AFTER_DUMP.split(done.stdout)
         for dump, text, code in zip(taken, found[::2], found[1::2], strict=True):
             failed = f"{FAILED}[{node.name}] {dump.name}: exit code {code}{said(done.stderr)}"
-            # A route that was removed and added again is last in its table.
+            # Sort routes, because one that was removed and added again is last in its table.
             state[dump.name] = readable(text, in_order=" route " not in dump.name) if code == "0" else failed
     state[SYSCTLS] = sysctls(node)
     return state
@@ -100,7 +100,7 @@ def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES
     """Return :func:`kernel_state` with processes, the BPF objects that they hold, and files.
 
     *run* is the directory that *node*'s throttler sees as /run/mptcp-throttler, *more* are further directories. The
-    processes *besides* and all below them are left out: they start and end others on their own.
+    processes *besides* and their descendants are left out, because they start and end other processes by themselves.
     """
     state = kernel_state(node)
     try:
@@ -110,7 +110,7 @@ def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES
     for pid in besides:
         pids -= {pid, *descendants(pid)}
     found = [(pid, _command_line(pid)) for pid in sorted(pids)]
-    # The listing command is itself one of them.
+    # Leave out the command that lists the processes, because it is one of them.
     state[PROCESSES] = "\n".join(sorted(command for _, command in found if command and "netns pids" not in command))
     state[BPF] = "\n".join(f"{command}: {held}" for pid, command in found for held in _bpf(pid))
     state[FILES] = _files((run, *more))
@@ -118,23 +118,23 @@ def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES
 
 
 def sysctls(node: LiveNode) -> str:
-    """Return the writable sysctls of *node*'s network namespace, with their values.
+    """Return the writable sysctls of *node*'s network namespace with their values.
 
-    A namespace can at most read kernel-wide sysctls (ensure_safe_net_sysctl in net/sysctl_net.c,
-    tcp_allowed_congestion_control in net/ipv4/sysctl_net_ipv4.c); only other namespaces change those.
+    Kernel-wide sysctls are left out. A namespace can at most read them (ensure_safe_net_sysctl in net/sysctl_net.c,
+    tcp_allowed_congestion_control in net/ipv4/sysctl_net_ipv4.c), so that only other namespaces change them.
     """
     lines = []
     with node.entered():
-        # Path.rglob raises if a link's directory vanishes meanwhile.
+        # os.walk, because Path.rglob raises an error if an interface's directory vanishes meanwhile.
         found = (Path(folder, name) for folder, _, names in os.walk(_SYSCTL_ROOT) for name in names)
         for path in sorted(found):
             try:
                 mode = path.stat().st_mode
-                # Write-only ones are commands: net.ipv4.route.flush.
+                # Skip write-only files such as net.ipv4.route.flush, which are commands.
                 if mode & 0o222 and mode & 0o444:
                     lines.append(f"{_sysctl_name(path)} = {path.read_text().strip()}")
             except OSError as error:
-                # net.ipv6.conf.*.stable_secret returns EIO until it is set.
+                # Reading net.ipv6.conf.*.stable_secret fails with EIO until it is set.
                 lines.append(f"{_sysctl_name(path)} = ({error.strerror})")
     if not any(line.startswith("net.mptcp.") for line in lines):
         return f"{FAILED}[{node.name}] {_SYSCTL_ROOT} has no net.mptcp"
@@ -156,13 +156,13 @@ def without(state: Mapping[str, str], *names: str) -> State:
 
 
 def changed_sysctls(before: str, after: str) -> list[str]:
-    """Return the names whose value differs between two results of :func:`sysctls`, without links that came or went."""
+    """Return the names whose values differ between two texts of :func:`sysctls`, if both texts have the name."""
     then, now = (dict(line.partition(" = ")[::2] for line in each.splitlines()) for each in (before, after))
     return [name for name in then if name in now and then[name] != now[name]]
 
 
 def readable(text: str, *, in_order: bool = True) -> str:
-    """Return *text* without comments, counters, and empty iptables tables; lines sorted unless *in_order*."""
+    """Return *text* without comments, counters and empty iptables tables. Lines are sorted unless *in_order*."""
     lines = [_COUNTERS.sub("", line).rstrip() for line in text.splitlines() if not line.startswith("#")]
     return _UNUSED_TABLE.sub("", "\n".join(lines if in_order else sorted(lines)))
 
@@ -172,8 +172,8 @@ def _sysctl_name(path: Path) -> str:
 
 
 def _files(directories: Iterable[Path]) -> str:
-    # The lock's empty file stays: removing it could remove a successor's.
-    # Path.rglob raises if a directory vanishes meanwhile.
+    # Leave out the lock's empty file, which stays on purpose: removing it could remove a successor's file.
+    # os.walk, because Path.rglob raises an error if a directory vanishes meanwhile.
     found = (
         Path(folder, name) for each in directories for folder, below, names in os.walk(each) for name in below + names
     )
@@ -184,14 +184,14 @@ def _command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
-        # It has ended.
+        # The process has ended.
         return ""
 
 
 def _bpf(pid: int) -> list[str]:
-    """Return the BPF objects that process *pid* holds: an unpinned program or map lives as long as its descriptors."""
+    """Return the BPF objects of process *pid*. An unpinned program or map exists as long as its descriptors."""
     found = []
-    # The process may end, or close a descriptor, meanwhile.
+    # Meanwhile the process may end or close a descriptor.
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):

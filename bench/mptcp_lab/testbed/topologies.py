@@ -7,13 +7,13 @@
                    ├── core (routes, shapes) ┤
     client ─wlan0──┘                        └── origin (eth0)
 
-An ``emulation.model.EmulatedPath`` has its own router, a hop, which shapes, delays and loses packets::
+A path that is an ``emulation.model.EmulatedPath`` has its own router, a hop, which shapes, delays and loses packets::
 
     client ──eth0── lan hop1 wan ── core
 
-Path *i* (from 1; the eighth has number 10) is the client network 10.77.i.0/24 and fd77:i::/64; conf/policy.yaml
-distinguishes paths by these. The proxy is 10.77.8.2, the origin 10.77.9.2. The core, or the hop on an emulated path, is
-.1 in each network; network 32 + i is between hop and core.
+Path *i* (from 1; the eighth has number 10) has the client networks 10.77.i.0/24 and fd77:i::/64, by which
+conf/policy.yaml distinguishes paths. The proxy is 10.77.8.2, the origin 10.77.9.2. In each network, .1 is the core or,
+on an emulated path, the hop. Network 32 + i connects hop and core.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MBIT = 1_000_000
 ETHERNET_RATE = 100 * MBIT
 WIFI_RATE = 30 * MBIT
 PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
-"""Networks 8, 9 and from 18 on belong to proxy and origin, those from 33 on to the hops."""
+"""Numbers of the clients' networks. Numbers 8, 9 and from 18 on belong to proxy and origin, from 33 on to the hops."""
 MAX_PATHS = len(PATH_NETWORKS)
 SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
 SECOND_PROXY, LAN = 11, 48
-"""Networks of a second proxy, and of a relay's clients."""
+"""Numbers of the networks of a second proxy, and of a relay's clients."""
 
 FORWARDING = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
 
@@ -69,7 +69,8 @@ def _hop_parts(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]
     )
     routes = list(_defaults(hop.up, between))
     if path.down.mtu < path.mtu:
-        # A device also drops received packets larger than its MTU: the lesser MTU is the route's.
+        # Set the smaller MTU for the route, because a device also drops received packets that are larger than its own
+        # MTU.
         for client, bits in zip(_host(i, 2), (32, 128), strict=True):
             routes.append(Route(f"{client}/{bits}", client, hop.down, mtu=path.down.mtu))
     node = Node(hop.node, routes=tuple(routes), sysctls=FORWARDING)
@@ -89,10 +90,10 @@ def paths(
 ) -> Topology:
     """Return client, core, proxy and origin with one path for each of *rates*.
 
-    A rate is bits per second in both directions, None for an unshaped path, or an :class:`EmulatedPath`, which gets a
-    hop. The client opens connections on the first path; the others are joined. With *proxy_interfaces* the proxy keeps
-    its one address but has an interface for each path (wan0, wan1, …), and traffic of path *i* enters and leaves by the
-    *i*-th: a multi-homed proxy.
+    A rate is in bits per second for both directions, or None for an unshaped path, or an :class:`EmulatedPath`, which
+    gets a hop. The client's connections open on the first path; the other paths are joined. With *proxy_interfaces*,
+    the proxy is multi-homed: it keeps its address, but has an interface for each path (wan0, wan1, …), and the packets
+    of path *i* use the *i*-th interface.
     """
     count = len(rates)
     if not 1 <= count <= MAX_PATHS:
@@ -121,7 +122,7 @@ def paths(
     core_rules: list[RoutingRule] = []
     if proxy_interfaces:
         for i in numbers[1:]:
-            # Network 16 + i is that of the i-th interface; the service address stays on wan0.
+            # Network 16 + i is for the i-th interface. The service address stays on wan0.
             here, there, wan = 16 + i, f"to-proxy{i - 1}", f"wan{i - 1}"
             links.append(Link(End("proxy", wan, _net(here, 2)), End("core", there, _net(here, 1)), offloads=offloads))
             for family, via, network, service, gateway in zip(
@@ -151,7 +152,7 @@ def paths(
             for i in numbers
             for family, source in zip((4, 6), _host(i, 2), strict=True)
         ),
-        # The first path too: a connection opened over another path joins over it.
+        # Add an endpoint for the first path, too: a connection that opens over another path can then join over it.
         endpoints=tuple(
             Endpoint(address, _device(i), id=2 * i + offset)
             for i in numbers
@@ -173,9 +174,9 @@ def paths(
 
 
 def with_second_client(topology: Topology, name: str, rates: Sequence[int | None] = (None, None)) -> Topology:
-    """Return *topology* with a node *name*: a client with two own IPv4 paths of *rates* to the same proxy.
+    """Return *topology* with another client *name*, which has two own IPv4 paths of *rates* to the same proxy.
 
-    They are 10.77.3.0/24 and 10.77.4.0/24, which *topology* must not use.
+    Their networks are 10.77.3.0/24 and 10.77.4.0/24, which *topology* must not use.
     """
     routes, rules, endpoints, links = [], [], [], []
     for number, (network, rate) in enumerate(zip(SECOND_CLIENT_NETWORKS, rates, strict=True), 1):
@@ -193,14 +194,14 @@ def with_second_client(topology: Topology, name: str, rates: Sequence[int | None
 
 
 def behind_relay(topology: Topology) -> Topology:
-    """Return *topology* with a relay in the client's place, and a client that reaches only the relay, by one path.
+    """Return *topology* with a relay in place of the client, and a client that reaches only the relay, by one path.
 
     ::
 
         client ──eth0── lan0 relay ──eth0──┐
                                    ──wlan0─┴── core …
 
-    The relay forwards no packets. Network 48 is between it and the client.
+    The relay does not forward packets. Network 48 connects relay and client.
     """
     if topology.hops:
         raise TopologyError(f"topology {topology.name}: a relay has no emulated paths")
@@ -215,17 +216,17 @@ def behind_relay(topology: Topology) -> Topology:
 
 
 def with_second_proxy(topology: Topology) -> Topology:
-    """Return *topology* with a node ``proxy2``, another proxy: 10.77.11.2 and fd77:11::2."""
+    """Return *topology* with another proxy, the node ``proxy2``: 10.77.11.2 and fd77:11::2."""
     link = Link(End("proxy2", "wan0", _net(SECOND_PROXY, 2)), End("core", "to-proxy2", _net(SECOND_PROXY, 1)))
     node = Node("proxy2", routes=_defaults("wan0", SECOND_PROXY))
     return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, link))
 
 
 TWO_PATHS = paths((ETHERNET_RATE, WIFI_RATE), name="two-paths")
-"""Ethernet 100 Mbit/s and Wi-Fi 30 Mbit/s, one-armed proxy."""
+"""Ethernet with 100 Mbit/s and Wi-Fi with 30 Mbit/s, and a proxy with one interface."""
 TWO_PATHS_TWO_INTERFACES = paths((ETHERNET_RATE, WIFI_RATE), proxy_interfaces=True, name="two-paths-two-interfaces")
-"""The same with a proxy interface for each path."""
+"""The same, but the proxy has an interface for each path."""
 RELAY = with_second_proxy(behind_relay(paths((40 * MBIT, 20 * MBIT))))
-"""A client behind a relay with two uplinks, and two proxies that may be its parents."""
+"""A client behind a relay with two uplinks, and two proxies that can be its parents."""
 UNSHAPED = paths((None, None), name="unshaped")
-"""Two paths as fast as the machine allows, to measure the datapath's cost."""
+"""Two paths that only the machine limits, to measure the datapath's cost."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One download by the client of a lab, observed by the agent on the client's own host and clock.
+"""One download by the client of a lab. The agent on the client's host observes it, with that host's clock.
 
-It works the same in namespaces and over ssh: what came, how fast, over which paths, and whether by MPTCP.
+It works the same in namespaces and over ssh. It observes what arrived, how fast, over which paths, and whether by
+MPTCP.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from .services import Proxy, mptcp_command
 
 POLL = 0.1
 GRACE = 15.0
-"""Seconds that the agent may take beyond its download's timeout."""
+"""Seconds that the agent may take beyond the timeout of its download."""
 _numbers = count(1)
 
 
 class Added:
-    """What is added to the protocol counters of hosts from now on."""
+    """The increments of the protocol counters of *hosts* from now on."""
 
     def __init__(self, *hosts: Host) -> None:
         self._hosts = hosts
         self._before = [host.mib() for host in hosts]
 
     def read(self) -> list[dict[str, int]]:
-        """Return the changed counters and their increments, host by host."""
+        """Return the counters that changed, with their increments, for each host."""
         return [added_to(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
 
 
@@ -46,7 +47,7 @@ def processors_of(host: Host) -> processors.Reading:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The agent's observation. Times are seconds since the client's program started."""
+    """What the agent observed. Times are seconds since the client's program started."""
 
     ended: float
     status: int
@@ -57,13 +58,13 @@ class Observation:
     said: str
     """End of the program's standard error."""
     samples: tuple[Sample, ...]
-    """Bytes received, by path."""
+    """Bytes that the client received over each path."""
     memory: tuple[tuple[float, int], ...]
-    """Bytes held in the receive memory of MPTCP sockets, sampled right after :attr:`samples`."""
+    """Bytes in the receive memory of MPTCP sockets, each sampled right after one of :attr:`samples`."""
     joined: float | None
-    """When the client first learned of a second subflow, which the proxy may have refused later."""
+    """When the client first had a second subflow. The proxy may have refused it later."""
     counters: Mapping[str, int]
-    """Increments of the client's protocol counters."""
+    """Increments of the client's protocol counters; the next two attributes have the proxy's and the origin's."""
     proxy_counters: Mapping[str, int]
     origin_counters: Mapping[str, int]
     began: float = 0.0
@@ -97,10 +98,10 @@ def observe(
     memory: bool = False,
     watch: Callable[[float], None] = lambda elapsed: None,
 ) -> Observation:
-    """Run *argv* on the client, which writes its download to its output, and return the observation.
+    """Run *argv* on the client, which writes its download to its output. Return the observation.
 
-    *timeout* and *interval* are seconds; *watch* is called about ten times a second with the elapsed seconds. Raises
-    TestbedError if the observation itself fails; a failed download is an observation.
+    *timeout* and *interval* are in seconds. *watch* is called about ten times a second with the elapsed seconds. Raises
+    TestbedError if the observation itself fails. A failed download is an observation.
     """
     client = lab.client
     specification = {
@@ -155,7 +156,7 @@ def download(
     watch: Callable[[float], None] = lambda elapsed: None,
     may_time_out: bool = False,
 ) -> Observation:
-    """Observe a download. Raises TestbedError if it fails; with *may_time_out* one without an end is returned."""
+    """Observe a download. Raises TestbedError if it fails; if it *may_time_out*, one that did is returned."""
     seen = observe(lab, argv, timeout=timeout, watch=watch)
     if seen.timed_out and may_time_out:
         return seen
@@ -169,7 +170,7 @@ def download(
 def wget(
     url: str, *, proxy: Proxy | None = None, source: str | None = None, family: int = 4, multipath: bool = False
 ) -> list[str]:
-    """Return the argv of a wget that writes *url* to its standard output."""
+    """Return the command of a wget that writes *url* to its standard output."""
     argv = ["wget", "-nv", "-O", "-", "--tries=1", "--timeout=20"]
     if proxy is None:
         argv.append("--no-proxy")

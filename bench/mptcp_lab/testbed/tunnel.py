@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-tunnel`` at both ends of a testbed: the daemons of one tunnel, over the relay's uplinks."""
+"""``mptcp-tunnel`` at both ends of a testbed: the two daemons of one tunnel over the relay's uplinks."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .process import Process
 from .services import wait_until
 
 PORT = 51820
-"""Of the tunnel daemon, at both ends."""
+"""Port of the tunnel daemons, at both ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelEnd:
-    """The daemon of one node."""
+    """The tunnel daemon on one node."""
 
     node: LiveNode
     process: Process
     socket: Path
 
     def paths(self) -> list[dict[str, Any]]:
-        """Return its status of the paths. Raises TestbedError if it does not answer."""
+        """Return the daemon's status of its paths. Raises TestbedError if it does not answer."""
         try:
             found: list[dict[str, Any]] = ask(self.socket, {"query": "status"})["tunnels"][0]["paths"]
         except OSError as error:
@@ -49,7 +49,7 @@ class TunnelEnd:
 
 @dataclass(frozen=True, slots=True)
 class Tunnel:
-    """Both daemons."""
+    """The daemons at both ends of a tunnel."""
 
     relay: TunnelEnd
     proxy: TunnelEnd
@@ -58,7 +58,7 @@ class Tunnel:
 
     @property
     def ends(self) -> tuple[TunnelEnd, TunnelEnd]:
-        """Relay first."""
+        """Both ends, the relay first."""
         return self.relay, self.proxy
 
     def wait(self) -> None:
@@ -83,10 +83,10 @@ def tunnel(
     there: Mapping[str, object] | None = None,
     wait: bool = True,
 ) -> Iterator[Tunnel]:
-    """Run both daemons; *paths*: the relay's interfaces by name, *uplink*: the proxy's interface.
+    """Run both daemons. *paths* has the relay's interfaces by name; *uplink* is the proxy's interface.
 
-    *settings* and *there* are additional settings of the relay's and the proxy's tunnel. Without *wait* some paths may
-    not be in use yet. Raises TestbedError.
+    *settings* and *there* are additional settings of the relay's and of the proxy's tunnel. Without *wait*, some paths
+    may not be in use yet. Raises TestbedError.
     """
     key = relay.write("tunnel.key", secrets.token_hex(32))
     key.chmod(0o600)
@@ -105,7 +105,7 @@ def tunnel(
 @contextmanager
 def _daemon(node: LiveNode, values: Mapping[str, object]) -> Iterator[TunnelEnd]:
     socket = node.directory / f"{node.name}-tunnel.sock"
-    # JSON is YAML.
+    # JSON is valid YAML.
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in {"status_socket": str(socket), **values}.items())
     config = node.write(f"{node.name}-tunnel.yaml", text)
     process = node.popen([node.program("mptcp-tunnel"), "run", "--config", str(config)], name="tunnel")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxies that ours is compared with, each started alone on a host, as the experiment ``relay`` needs it.
+"""The proxies that ours is compared with. Each runs as the only one on a host, as the experiment ``relay`` needs it.
 
-A module for each kind has its requirements and its start; ``model`` has the common parts. All have one thread or worker
-unless all cores are asked for, no cache, only an error log unless that is not the default, and persistent connections
-to the origin if they support them.
+Each kind of proxy has a module with its requirements and its start. ``model`` has the common parts. Each proxy has one
+thread or worker unless all cores are requested, no cache, only an error log (if that is not against its default), and
+persistent connections to the origin if it supports them.
 """
 
 from .apache import APACHE

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Apache's mod_proxy: one process of the event MPM, with a thread for each active request or tunnel.
 
-It cannot be limited to one thread; with all cores it has a process for each. 2.4 lacks MPTCP: mptcpize(8) adds it.
+Apache cannot be limited to one thread. If all cores are requested, it has a process for each. Version 2.4 does not
+support MPTCP, so mptcpize(8) adds it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from .model import PORT, Peer, PeerSetup, answers
 
 MODULES = "/usr/lib/apache2/modules"
 THREADS = 1000
-"""Per process: a tunnel holds one, whatever goes through it."""
+"""Threads per process. A tunnel occupies one, even if it is idle."""
 _CONFIG = """\
 ServerRoot {directory}
 ServerName proxy.test

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""HAProxy, which connects to the address in the URL, and has no CONNECT. 2.6 lacks MPTCP: mptcpize(8) adds it."""
+"""HAProxy with a fixed origin and without CONNECT. Version 2.6 does not support MPTCP; mptcpize(8) adds it."""
 
 from __future__ import annotations
 

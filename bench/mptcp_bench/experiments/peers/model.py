@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A proxy in the experiment ``relay``: its name, requirements and start."""
+"""A proxy in the experiment ``relay``: its name, its requirements and how it is started."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from mptcp_lab.testbed.commands import run, undone_on_error
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, mptcp_command, wait_until
 
 PORT = PROXY_PORT
-"""All proxies listen there, one at a time."""
+"""The port on which each proxy listens. Only one proxy runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerSetup:
-    """What to start."""
+    """What a proxy needs to know to start."""
 
     host: LiveNode
     directory: Path
     """The proxy's own empty directory."""
     origin: str
-    """Address of the only web server, of the clients' family."""
+    """Address of the only web server. It has the same family as the clients' addresses."""
     workers: int
     multipath: bool
-    """Whether its clients speak MPTCP."""
+    """Whether its clients use MPTCP."""
     more: str = ""
-    """Additional lines for our squid.conf."""
+    """Lines to add to our squid.conf."""
 
     @property
     def origin_host(self) -> str:
-        """The origin in URL form."""
+        """The origin's address as part of a URL."""
         return f"[{self.origin}]" if ":" in self.origin else self.origin
 
     def write(self, name: str, text: str) -> Path:
@@ -44,34 +44,34 @@ class PeerSetup:
         return target
 
     def wrapped(self, argv: Sequence[str]) -> list[str]:
-        """Return *argv*, wrapped by mptcpize(8) for MPTCP clients: all its TCP sockets, outgoing ones too."""
+        """Return *argv*; for MPTCP clients wrapped by mptcpize(8), for all TCP sockets, even outgoing ones."""
         return mptcp_command(argv) if self.multipath else list(argv)
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A proxy."""
+    """A proxy that can be measured."""
 
     name: str
     package: str
-    """In Debian; empty if it is compiled here."""
+    """Debian's package that has it. For a proxy that is compiled here, the compiler's package."""
     needs: tuple[str, ...]
-    """Programs, by name, and files, by path."""
+    """The programs (names) and files (paths) that it needs."""
     start: Callable[[PeerSetup], Program]
     tunnels: bool = True
     """Whether it supports CONNECT."""
     multipath: str = "wrapped"
-    """How it accepts MPTCP: ``own``, ``wrapped`` by mptcpize(8), or empty: not at all."""
+    """How it accepts MPTCP: by its ``own`` listener, ``wrapped`` by mptcpize(8), or not at all (empty)."""
     asked: tuple[str, ...] = ()
-    """Command that prints its version in the first line."""
+    """The command that prints the proxy's version in the first line."""
 
     def lacking(self) -> str | None:
-        """Return what is not installed, None if everything is."""
+        """Return what is not installed, or None if everything is."""
         absent = [each for each in self.needs if program(each) is None]
         return f"{' and '.join(absent)} not installed (Debian's package {self.package})" if absent else None
 
     def version(self) -> str:
-        """Return its version; empty if there is no command."""
+        """Return the proxy's version; empty if no command prints it."""
         if not self.asked:
             return ""
         said = run(self.asked, check=False)
@@ -86,9 +86,9 @@ def program(name: str) -> str | None:
 
 
 def answers(setup: PeerSetup, process: Program, name: str) -> Program:
-    """Return *process* once it accepts connections on ``PORT``. Raises TestbedError, with the end of its log."""
+    """Return *process* when it accepts connections on ``PORT``. Raises TestbedError, with the end of its log."""
     address = setup.host.service_address()
-    # Free the port for the next proxy.
+    # After an error, kill the process to free the port for the next proxy.
     with undone_on_error(process.kill_tree):
         wait_until(
             lambda: accepts(setup.host, address, PORT), f"{name} answers on port {PORT}", process=process, timeout=30

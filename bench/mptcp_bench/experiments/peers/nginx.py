@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""nginx, which is no forward proxy: it passes everything on to one fixed origin, and has no CONNECT.
+"""nginx, which is not a forward proxy: it sends all requests to one fixed origin, and has no CONNECT.
 
-1.22 lacks MPTCP: mptcpize(8) adds it.
+Version 1.22 does not support MPTCP, so mptcpize(8) adds it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from mptcp_lab.testbed import Program
 
 from .model import PORT, Peer, PeerSetup, answers
 
-# By default nginx stores in a file what a slow client has not taken yet: others hold the origin back.
+# proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
 _CONFIG = """\
 daemon off;
 user root;

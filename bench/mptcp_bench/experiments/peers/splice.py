@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The least that a relay can do, ``native/splice_relay.c``: a limit, not a proxy."""
+"""A program that does the least that a relay can do, ``native/splice_relay.c``. It is a limit, not a proxy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NATIVE = Path(__file__).parent.parent / "native"
 
 
 def built(name: str, host: LiveNode) -> Path:
-    """Return the program of ``native/NAME.c``, compiled once below the directory of *host*."""
+    """Return the program of ``native/NAME.c``, compiled once into the directory of *host*."""
     program = host.directory / name
     if not program.exists():
         flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]

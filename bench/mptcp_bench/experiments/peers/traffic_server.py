@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Traffic Server, in its own directory. 9.2 supports only another kernel's MPTCP: mptcpize(8) adds ours.
+"""Traffic Server, in its own directory. Version 9.2 supports MPTCP only of another kernel, so mptcpize(8) adds it.
 
-By default its listener waits for data before it accepts a connection (TCP_DEFER_ACCEPT). That never accepts a second
-subflow, because the third ACK of a join has no data.
+By default its listener accepts a connection when data has arrived (TCP_DEFER_ACCEPT). Such a listener never accepts a
+second subflow, because the third ACK of a join has no data.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def _start(setup: PeerSetup) -> Program:
     setup.write("etc/ip_allow.yaml", _ALLOWED)
     for name in _EMPTY:
         setup.write(f"etc/{name}", "")
-    # It does not start without error pages.
+    # Traffic Server does not start without templates of error pages.
     setup.write("etc/body_factory/default/.body_factory_info", "Content-Language: en\nContent-Charset: utf-8\n")
     layout = setup.write("runroot.yaml", _ROOT.format(root=root))
-    # It resolves its own address, and would wait ten seconds for missing name servers.
+    # Traffic Server resolves its own address. Without name servers it would wait for ten seconds.
     own = (setup.host.service_address(family) for family in (4, 6))
     hosts = setup.write("hosts", "127.0.0.1 localhost\n" + "".join(f"{address} proxy.test\n" for address in own))
     argv = setup.wrapped(["traffic_server", f"--run-root={layout}"])
