@@ -92,8 +92,8 @@ class Session:
                 yield index, self._message(index, path.remote, now)
 
     def larger(self, now: int) -> Iterator[tuple[int, Message, int]]:
-        """Yield probes for the largest packet: path, message, payload bytes. They may be lost: a path's life must not
-        depend on them."""
+        """Yield probes for the largest packet: path, message, payload bytes. They may be lost, so a path's life must
+        not depend on them."""
         for index, (path, lives) in enumerate(zip(self.paths, self.alive(now), strict=True)):
             sent = now + 1  # a probe may leave now
             if lives and path.remote is not None and (size := path.sizes.next(sent)) is not None:
