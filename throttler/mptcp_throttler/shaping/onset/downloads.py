@@ -5,9 +5,8 @@ A subflow that the planner moves goes through these states (:class:`State`):
 
 1. *pending*: it got a cap, or its cap changed. Its socket must be sampled;
 2. *transition*: it sends more than its cap, and slows down in the phases drain, ramp, settle (``rate_transition``).
-When
-   settle begins, the planner makes its entry. A subflow that sends little skips this state. A subflow that began under
-   its cap also skips it: it already has its entry, and for some time only little unsent data may wait on it;
+   When settle begins, the planner makes its entry. A subflow that sends little skips this state. A subflow that began
+   under its cap also skips it: it already has its entry, and for some time only little unsent data may wait on it;
 3. *settled*: its pacing rate stays at the cap, or, if the cap is shared, at the level of all users (``share``);
 4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies this only when it
    sends its next data, so it is checked at growing intervals until it has applied it.

@@ -11,8 +11,7 @@ depends on this *lag*:
 - without a lag, the rate falls by ``FALL``; at low rates by at most ``FALL_PER_ASSIGNMENT`` in the time in which one
   assignment leaves;
 - at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, the rate does not fall
-until
-  some of the lag has drained.
+  until some of the lag has drained.
 """
 
 from __future__ import annotations
