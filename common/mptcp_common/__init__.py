@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What proxy, throttler and bench read and print alike."""
+"""Code that the programs of this project share, such as parsers, formats and messages."""
 
 __version__ = "0.2.0"
 """Of the distribution that has both daemons; pyproject.toml says the same."""

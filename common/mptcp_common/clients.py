@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What counts as one client, for limits per client. Pure.
+"""Defines one client, for limits per client. Pure.
 
-A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host with one IPv6 address has 2**64. An
-IPv4 address in IPv6 form, by the kernel (``::ffff:0:0/96``) or by a translator (``64:ff9b::/96``, RFC 6052), counts as
-IPv4: the hosts behind one NAT64 are not one client.
+A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host with one IPv6 address can use 2**64
+addresses. An IPv4 address in IPv6 form, from the kernel (``::ffff:0:0/96``) or from a translator (``64:ff9b::/96``, RFC
+6052), counts as IPv4, because the hosts behind one NAT64 are different clients.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from typing import Final
 
 _NETWORK_BYTES: Final = 8
-"""Of an IPv6 address: RFC 4291, 2.5.4."""
+"""Length of the network part of an IPv6 address (RFC 4291, 2.5.4)."""
 _WRITTEN_AS_IPV6: Final = tuple(
     ip_network(each).network_address.packed[:12] for each in ("::ffff:0:0/96", "64:ff9b::/96")
 )

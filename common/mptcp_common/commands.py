@@ -43,10 +43,10 @@ def outcome(
         return status
     except DocumentError as error:
         journal.say(error, journal.ERROR)
-        # For a daemon: a restart would find the same files.
+        # A daemon must not be restarted, because it would find the same files.
         return CONFIGURATION if is_daemon else FAILED
     except BrokenPipeError:
-        pass  # the reader has enough
+        pass  # the reader of the output has closed the pipe
     except KeyboardInterrupt:
         journal.say(f"{program}: interrupted", journal.ERROR)
     except Exception as error:
@@ -63,5 +63,5 @@ def outcome(
 
 def _write_out() -> None:
     """Flush stdout. Otherwise the interpreter would report a failure at its end, in its own words."""
-    if sys.stdout is not None:  # None where it was closed from the start
+    if sys.stdout is not None:  # None if it was closed from the start
         sys.stdout.flush()

@@ -16,7 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 REQUEST_SECONDS: Final = 10.0
 """Limit for a whole request with its body, from the connection's begin or the previous answer."""
 MOST_WAITING: Final = 64
-"""Connections without a whole request; beyond, the one that waited longest is ended. No browser has so many."""
+"""Maximum number of connections without a complete request; if there are more, the one that waited longest is ended. No
+browser opens so many."""
 
 
 class BoundedHttp(H11Protocol):
@@ -39,7 +40,7 @@ class BoundedHttp(H11Protocol):
         self._with_answers = with_answers
         self._idle_seconds = idle_seconds
         self._deadline: asyncio.TimerHandle | None = None
-        """Runs while a request must come, or be answered if answers are bounded."""
+        """Timer that runs while a request must come, or while it must be answered if answers are bounded."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

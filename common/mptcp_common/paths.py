@@ -8,7 +8,7 @@ from typing import Final
 from mptcp_common.problems import shown
 
 LONGEST_SOCKET_PATH: Final = 107
-"""Bytes: ``sun_path`` has 108 with its final zero; unix(7)."""
+"""Maximum length of a Unix socket's path, bytes: ``sun_path`` has 108 bytes, including the final zero; unix(7)."""
 
 
 def file_path(value: object) -> str:

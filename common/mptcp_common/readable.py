@@ -14,9 +14,9 @@ _TEST_SECONDS = 10
 
 
 def groups_of_unit(unit: str) -> list[int]:
-    """Return the groups that systemd gives *unit* beside its user's own, drop-ins included (systemd.exec(5)).
+    """Return the groups that systemd gives *unit* in addition to its user's own, including drop-ins (systemd.exec(5)).
 
-    Return none if systemd does not answer or know the unit. Groups that the host does not have are left out.
+    Return no groups if systemd does not answer or does not know the unit. Groups that the host lacks are left out.
     """
     shown = properties_of_unit(unit, ["SupplementaryGroups"]).get("SupplementaryGroups", "")
     return [number for name in shown.split() if (number := _number(name)) is not None]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 TABLES: Final = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-"""The second is missing if the kernel has no IPv6."""
+"""The kernel's tables. The second one is missing if the kernel has no IPv6."""
 ESTABLISHED, LISTEN = "01", "0A"
 """States: include/net/tcp_states.h."""
 _WORD: Final = 8

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the throttler needs of a host's shared libraries and kernel; ``check`` and ``doctor`` look for it.
+"""The shared libraries and kernel features that the throttler needs; ``check`` and ``doctor`` look for them.
 
 Facts about the host are arguments, so that every answer can be tested on any host.
 """
@@ -41,9 +41,9 @@ class Lack(NamedTuple):
 
     what: str
     why: str
-    """What does not work without it."""
+    """The function that does not work without it."""
     remedy: str
-    """A command."""
+    """A command that provides it."""
 
 
 class _Feature(NamedTuple):
@@ -51,7 +51,7 @@ class _Feature(NamedTuple):
     serves: str
     modules: str
     options: str
-    """Of the kernel's configuration."""
+    """Options of the kernel's configuration for it."""
     packages: str = ""
     """Debian's packages for it."""
     library: Sequence[str] = ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries what the throttler needs of the kernel, in a network namespace that ends with the trying process.
+"""Tries the kernel features that the throttler needs, in a network namespace that ends with the process.
 
 ``in_fresh_namespace`` starts that process, which prints one JSON object: each feature with null if it works, otherwise
 with the reason. ``TRIALS`` has all but netfilter, which the throttler tries with its own adapters.

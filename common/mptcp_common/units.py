@@ -19,7 +19,8 @@ from typing import Final
 from mptcp_common.problems import shown
 
 LOWEST_RATE: Final = 8_000
-"""Below it, one full-sized packet occupies the class for longer than TCP's first retransmission timeouts."""
+"""Minimum rate, bits/s. At a lower rate, one full-sized packet occupies the class for longer than TCP's first
+retransmission timeouts."""
 HIGHEST_RATE: Final = 1_000_000_000_000
 HIGHEST_SIZE: Final = 64 * 1024 * 1024
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Events of the last hour, in bounded memory: the throttler's, and those that the console observed of the throttler.
 
-If there are many, the oldest are dropped earlier; their numbers by kind are kept for the hour.
+If there are many events, the oldest are dropped before the hour ends; the number of events by kind is kept for the
+hour.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ class Happening:
     """One event for browsers."""
 
     serial: int
-    """The console's number: the throttler's restart with it."""
+    """The console's number of the event. The throttler's own numbers start anew when it restarts."""
     time: float
     kind: str
     token: str | None
     client: str | None
     rule: str | None
     text: str
-    """JSON."""
+    """The event as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,15 @@ class Happenings:
         self._events: deque[Happening] = deque()
         """In order of arrival."""
         self._by_time: list[Happening] = []
-        """The same by time, which differs if a clock was set back; also has some dropped events."""
+        """The same events in order of time, which differs if a clock was set back. It still has some dropped events."""
         self._most, self._most_bytes = most, most_bytes
         self._bytes = 0
         self.counts = EventCounts()
         self.serial = 0
         self.since: float | None = None
-        """From here on the events are complete; None if unknown, and none was dropped."""
+        """Time from which on the events are complete; None if it is unknown and no event was dropped."""
         self.counted_since: float | None = None
-        """From here on the counts are complete."""
+        """Time from which on the counts are complete."""
 
     def __len__(self) -> int:
         return len(self._events)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Browsers' questions to the throttler, beside the shared summary: one at a time.
+"""Passes browsers' questions, other than for the shared summary, to the throttler, one at a time.
 
-However many browsers ask, the throttler is asked at most once a second on average, after a short burst, and for at most
-a quarter of the time: an answer about ten thousand connections takes a third of a second of processor time. A missing
-answer counts as the time waited for it. One slow answer is forgiven: after it, the pause is at most ``LONGEST``.
-Further ones are not. The same question gets a recent or pending answer, unless something has happened since that began.
+Even if many browsers ask, the throttler is asked at most once a second on average, after a short burst, and is busy
+with answers for at most a quarter of the time: an answer about ten thousand connections takes a third of a second of
+processor time. If no answer comes, the time waited for it counts. After one slow answer, the pause is at most
+``LONGEST``; after further slow answers it is not limited. The same question gets a recent or pending answer, unless
+:meth:`Lane.changed` was called since that answer began.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ Ask = Callable[[Mapping[str, object]], Awaitable[dict[str, Any]]]
 
 BURST: Final = 4
 INTERVAL: Final = 1.0
-"""Seconds per question, on average."""
+"""Average seconds per question."""
 IDLE_SHARE: Final = 3.0
 """After the burst, the pause is this many times the duration of the last answer."""
 LONGEST: Final = 8.0
-"""The longest interval in seconds after a forgiven slow answer."""
+"""Maximum interval in seconds after the first slow answer."""
 FORGETTING: Final = 2.0
-"""No slow answer is forgiven for this many times its interval after the last one."""
+"""After a slow answer, the limit ``LONGEST`` does not apply again for this many times its interval."""
 FRESH: Final = 1.0
 """Seconds for which an answer serves the same question."""
 MOST_WAITING: Final = 32
@@ -66,7 +67,7 @@ class Lane:
         self._answers: dict[str, _Answered] = {}
 
     def changed(self) -> None:
-        """Something has happened: questions from now on need a new answer."""
+        """Note that the state has changed, so that later questions need a new answer."""
         self._changed = self._clock()
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class Lane:
         self._waiting += 1
         try:
             async with self._lock:
-                # Another request may have got this answer while we waited.
+                # Another request may have got this answer while this one waited.
                 if (answer := self._fresh(key, asked)) is not None:
                     return answer
                 await self._turn()
@@ -102,7 +103,7 @@ class Lane:
         self._tokens -= 1
         if self._tokens < 0:
             pause = -self._tokens * self._interval
-            # The wait after a slow answer counts once, not again at the pace after a fast one.
+            # Empty the bucket, so that the pause after a slow answer does not also fill it.
             self._tokens, self._filled = 0, now + pause
             await self._sleep(pause)
 

@@ -12,9 +12,9 @@ from mptcp_console.happenings import Wanted
 from mptcp_console.watch import Watch
 
 HEARTBEAT: Final = 10.0
-"""Seconds: after a longer silence, the page assumes that the console hangs."""
+"""Maximum seconds between two messages. After a longer silence, the page assumes that the console hangs."""
 MOST_EVENTS: Final = 50
-"""Per message; if there are more, the newest."""
+"""Maximum number of events per message; if there are more, the newest are sent."""
 
 
 class Live:
@@ -26,7 +26,8 @@ class Live:
         self._names = names or AddressNames(None)
         self._login = login
         self._made: dict[int, tuple[str, int]] = {}
-        """Messages of the latest tick, and their last event, by the browser's last event: most get the same."""
+        """Messages of the latest tick with their last event, by the browser's last event. They are kept because most
+        browsers get the same message."""
         self._tick = -1
 
     async def stream(self) -> AsyncIterator[str]:
@@ -43,7 +44,7 @@ class Live:
                 yield ": still here\n\n"
                 continue
             tick = latest
-            # Before the yield: while a slow browser takes this, further events come.
+            # Take the number before the yield, because further events come while a slow browser reads this message.
             text, serial = self._message(serial)
             yield text
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rates and caps from the throttler's summaries, and what of them is kept.
+"""Computes rates and caps from the throttler's summaries, and stores them in the history.
 
-The throttler's byte counts only grow while it runs, so a rate is a difference. A smaller count, a restarted throttler,
-or a pause too long to say what happened in it gives no rate. Some capped subflows may be ``landing``: their cap is
-coming into force.
+The throttler's byte counts only grow while it runs, so a rate is computed from their difference. No rate results if a
+count has fallen, if the throttler was restarted, or if the pause between two summaries was too long. Some capped
+subflows may be ``landing``, which means that their cap is coming into force.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 from mptcp_console.history import Tracks, highest, latest, mean
 
 LONGEST_PAUSE: Final = 15.0
-"""Seconds between two summaries; a longer pause gives no rate."""
+"""Maximum seconds between two summaries for a rate."""
 SHORTEST: Final = 0.5
-"""Seconds: over a shorter time, a rate has no meaning."""
+"""Minimum seconds over which a rate is computed; over a shorter time it has no meaning."""
 
 Direction = Literal["down", "up"]
 What = Literal["cap", "lowest", "guaranteed", "total", "shared", "capped"]
@@ -80,18 +80,18 @@ def _rule_key(each: Mapping[str, Any], what: What) -> RuleKey:
 
 
 class Meter:
-    """Rates of paths, from one summary to the next. The throttler counts only when it samples its sockets, and says
-    when; until it does, the last rates stay."""
+    """Rates of paths, from one summary to the next. The throttler counts bytes only when it samples its sockets, and
+    reports when that was; until the next time, the last rates stay."""
 
     def __init__(self) -> None:
         self._base: Mapping[str, Any] | None = None
-        """The summary where the next rate starts."""
+        """The summary at which the next rate starts."""
         self._time: float | None = None
         self.paths: dict[PathKey, float] = {}
         """Bits/s."""
 
     def take(self, summary: Mapping[str, Any]) -> float:
-        """Take *summary*; return since when the rates hold, seconds since the epoch."""
+        """Process *summary*; return since when the rates apply, seconds since the epoch."""
         base, before, now = self._base, self._time, float(summary["time"])
         self._time = now
         paths = path_bytes(summary)
@@ -116,7 +116,7 @@ def _counted(summary: Mapping[str, Any]) -> float:
 def _grown(
     before: Mapping[PathKey, int], after: Mapping[PathKey, int], seconds: float
 ) -> Iterator[tuple[PathKey, float]]:
-    """Yield the rate in bits/s of each count that is in both."""
+    """Yield the rate in bits/s of each count that both summaries have."""
     for key, count in after.items():
         if key in before and count >= before[key]:
             yield key, (count - before[key]) * 8 / seconds
@@ -139,7 +139,7 @@ def record(tracks: Tracks, meter: Meter, summary: Mapping[str, Any]) -> None:
 
 
 def _besides(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
-    """Yield what a cap's ceil and subflows do not show; for most caps, nothing."""
+    """Yield the values of a cap that its ceil and number of subflows do not show. Most caps have none."""
     most = rule["ceil"]
     named: tuple[tuple[What, str], ...] = (("lowest", "lowest_ceil"), ("guaranteed", "rate"), ("total", "total_ceil"))
     for what, name in named:

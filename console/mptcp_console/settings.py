@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The console's settings file: where it listens, whom it asks, who may see it. All errors come at once, by line."""
+"""The console's settings file: its listening address, its sources, and its access rules. All errors are reported at
+once, each with its line."""
 
 from __future__ import annotations
 

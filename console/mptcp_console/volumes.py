@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The bytes of each path today and this month, by the policy's clock, and since when they are counted.
+"""The bytes of each path today and this month, by the policy's clock, and the time since which they are counted.
 
-The throttler counts from its start. Its bytes from before the console's start count, too, if it started within the day
-or month. Other bytes from before are unknown, so the time since which they are counted is shown.
+The throttler counts from its start. Bytes from before the console's start are included if the throttler started within
+the day or month. Other earlier bytes are unknown, so the page shows the time since which bytes are counted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from mptcp_console.rates import PathKey, path_bytes
 
 MOST_PATHS: Final = 50
-"""Paths that are reported, those with most bytes."""
+"""Maximum number of reported paths; these are the paths with the most bytes."""
 CONTINUOUS: Final = 90.0
-"""Seconds between two summaries, or without a throttler, that miss nothing: the saved file is up to a minute old."""
+"""If two summaries, or the runs of two throttlers, are at most this many seconds apart, the count is considered
+complete. The saved file may be up to a minute old."""
 _MIDNIGHT: Final = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0, "fold": 0}
 _PERIODS: Final[Mapping[str, Callable[[datetime], datetime]]] = {
     "day": lambda now: now.replace(**_MIDNIGHT),  # type: ignore[arg-type]
@@ -31,7 +32,7 @@ _PERIODS: Final[Mapping[str, Callable[[datetime], datetime]]] = {
 class _Period:
     begin: float
     since: float
-    """Since when it counts, seconds since the epoch."""
+    """Since when the bytes are counted, seconds since the epoch."""
     octets: dict[PathKey, int] = field(default_factory=dict)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Asks the throttler for all browsers together: about once a second while one watches, otherwise every five seconds.
+"""Queries the throttler once for all browsers: about once a second while a browser watches, otherwise every five
+seconds.
 
-Answers are kept as history, and passed to all who wait for the next one. A throttler that does not answer, answers
-something else, or restarted counts as an answer, too: the page says so.
+Answers are kept as history, and passed to all tasks that wait for the next one. If the throttler does not answer, gives
+an invalid answer, or has restarted, the page shows this as well.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ from mptcp_console.rates import Meter, record
 from mptcp_console.volumes import Volumes
 
 WATCHED_SECONDS: Final = 0.7
-"""Events must be shown within a second, and with ten thousand connections the answer itself takes 0.2 s or more."""
+"""Pause between two queries while a browser watches. Events must be shown within a second, and with ten thousand
+connections the answer itself takes 0.2 s or more."""
 UNWATCHED_SECONDS: Final = 5.0
 PATIENCE: Final = 3.0
-"""Seconds for an answer; a throttler busy with ten thousand connections needs a fraction of one."""
+"""Maximum seconds for an answer. A throttler with ten thousand connections needs only a fraction of a second."""
 MOST_WATCHERS: Final = 64
 EVENTS_SECONDS: Final = 1.3
-"""Between two queries for events after one with many. Otherwise, events come with their summary."""
+"""Seconds between two queries for events after an answer with many events. Otherwise events are queried together with
+the summary."""
 MANY_EVENTS: Final = 200
 MOST_EVENTS_ASKED: Final = 10_000
 FIRST_EVENTS: Final = 10_000
-"""Events from before the console's start to fetch."""
+"""Maximum number of events from before the console's start that are fetched."""
 
 DOWN, CRASHED, SILENT, REFUSED, ODD, UP = "down", "crashed", "silent", "refused", "odd", "up"
 """The throttler's states, as the console sees it. ``down``: stopped, or not started yet. A stop removes the status
@@ -104,7 +107,7 @@ class Watch:
         self._monotonic = monotonic
         self._sleep = sleep or self._pause
         self.watchers = 0
-        """While there are any, the throttler is asked once a second."""
+        """Number of browsers that watch. If it is not 0, the throttler is asked once a second."""
         self._woken = asyncio.Event()
         self._news = asyncio.Condition()
         self._seen_event = 0
@@ -120,9 +123,9 @@ class Watch:
         self.happenings = Happenings()
         self.throttler = Throttler(DOWN, clock(), "the throttler was not asked yet")
         self.summary: Mapping[str, Any] | None = None
-        """The last answer, however old; None before the first."""
+        """The last answer, even if it is old; None before the first."""
         self.overview: dict[str, Any] | None = None
-        """Its part for all pages, with the paths' rates; as old."""
+        """The excerpt of the last answer for all pages, with the paths' rates."""
         self.tick = 0
         """Number of queries."""
         self.is_closed = False
@@ -201,7 +204,7 @@ class Watch:
         self._say_what_is_missing()
         for number, event in _numbered(answer):
             if number > self._seen_event + 1:
-                # Older ones are lost: the throttler keeps a limited number, and the first query is limited, too.
+                # Older events are lost: the throttler keeps a limited number, and the first query is limited as well.
                 self.happenings.missing_before(event["time"])
             if number > self._seen_event:
                 self._seen_event = number

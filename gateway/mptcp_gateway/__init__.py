@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The host between a home and its uplinks: it looks after these."""
+"""The gateway between a home and its uplinks: it watches the uplinks and keeps connections on working ones."""

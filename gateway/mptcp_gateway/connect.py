@@ -10,7 +10,7 @@ from mptcp_gateway.model import Address
 
 LONGEST_HEAD: Final = 8192
 CHECK_ADDRESS: Final = "192.0.2.80"
-"""An unused address (RFC 5737): connections to it get the proxy's check page, whatever the name server is."""
+"""An unused address (RFC 5737). Connections to it get the proxy's check page, independently of the name server."""
 CHECK_NAME: Final = "check.mptcp.internal"
 _KEPT: Final = (b"accept", b"accept-language", b"user-agent")
 """Header fields that are passed on in a request for the check page."""
@@ -55,7 +55,7 @@ def check_request(received: bytes, login: str) -> bytes | None:
         return None
     lines = head.split(b"\r\n")
     words = lines[0].split(b" ")
-    # No part of it may become a request of its own, with our password.
+    # No part of the request may be taken as a separate request, which would carry the gateway's password.
     if len(words) != 3 or words[0] not in (b"GET", b"HEAD") or not words[1].startswith(b"/"):
         raise ValueError("no request for a page")
     if any(b"\n" in each or b"\r" in each for each in lines) or rest:

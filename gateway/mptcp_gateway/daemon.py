@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon of one host: it watches and tries the uplinks, and sets up the kernel by the plan.
+"""The daemon of one host: watches and tries the uplinks, and configures the kernel according to the plan.
 
 notices of the kernel ──▶ look ──▶ health ──▶ plan ──▶ routes, rules, endpoints
                                     ▲ │
@@ -41,16 +41,16 @@ from mptcp_gateway.settings import Settings
 log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 0.25
-"""Between two checks for retransmissions and outcomes of trials."""
+"""Interval of the checks for retransmissions and for outcomes of trials."""
 LOOK_SECONDS: Final = 10.0
-"""Between two full reads of the kernel's state without a notice."""
+"""Interval of full reads of the kernel's state if no notice comes."""
 TELL_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 0.05
-"""Delay after a notice: addresses and routes come in several."""
+"""Delay after a notice, because a change of addresses and routes causes several notices."""
 _GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400
 """Links, addresses and routes of both versions, rules of IPv4 (linux/rtnetlink.h)."""
 _RULES_OF_IPV6: Final = 19
-"""RTNLGRP_IPV6_RULE, which has no bit of its own."""
+"""RTNLGRP_IPV6_RULE, which has no bit in the mask of groups."""
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 _HEADER: Final = struct.Struct("=IHHII")
 """struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port of the requester."""
@@ -67,7 +67,7 @@ class Daemon:
     """The daemon of one host."""
 
     def __init__(self, settings: Settings, directory: Path) -> None:
-        """*directory* holds the status, and notes of what to restore. Raises KernelError and OSError."""
+        """*directory*: for the status file, and the note of the state to restore. Raises KernelError and OSError."""
         self._settings = settings
         self._order = tuple(settings.uplinks)
         self._directory = directory
@@ -76,12 +76,12 @@ class Daemon:
         self._before = Before(directory / "before.json")
         self._health = HealthWatch()
         self._twins: dict[Way, str] = {}
-        """Ways whose address an earlier uplink has."""
+        """Ways that are not used because an earlier uplink, named here, has the same address."""
         self._outcomes: queue.SimpleQueue[_Tried] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
         self._notices = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self._notices.bind((0, _GROUPS))
-        with suppress(OSError):  # without IPv6
+        with suppress(OSError):  # the kernel has no IPv6
             self._notices.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _RULES_OF_IPV6)
         self._notices.setblocking(False)
         self._woken, self._wakes = socket.socketpair()
@@ -90,7 +90,7 @@ class Daemon:
         self._resolver = Resolver(settings.parents, self.wake)
         self._goals: tuple[Goal, ...] = ()
         self._answered: dict[int, Goal] = {}
-        """By IP version: the parent's address that answered last."""
+        """For each IP version, the parent's address that answered last."""
         self._ports: set[int] = set()
         self._failed: dict[str, set[str]] = {}
         """Logged errors, by operation."""
@@ -111,11 +111,12 @@ class Daemon:
                 scope.callback(each.close)
             for each in (self._notices, self._woken):
                 self._selector.register(each, selectors.EVENT_READ)
-            # Removed after forwarding stops. A table left by an earlier start with another file is removed at once.
+            # At the end, the firewall is removed only after forwarding has stopped. If these settings have no home
+            # network, a table from an earlier start with other settings is removed at once.
             if self._lan is not None:
                 scope.callback(lambda: self._attempt("firewall", firewall.remove))
             else:
-                with suppress(KernelError):  # without nft there is no table
+                with suppress(KernelError):  # nft is not installed, so no table exists
                     firewall.remove()
             scope.callback(self._leave)
             self._attempt("prepare", self._before.prepare)
@@ -125,11 +126,11 @@ class Daemon:
     def wake(self, *, ending: bool = False) -> None:
         """Wake the loop at once. Signal handlers and threads may call this."""
         self.ending = self.ending or ending
-        with suppress(OSError):  # it is awake already, or has ended
+        with suppress(OSError):  # the loop is already awake, or has ended
             self._wakes.send(b".")
 
     def run(self) -> None:
-        """Look after the uplinks until told to end."""
+        """Watch the uplinks until :meth:`wake` is called with *ending*."""
         looked = -LOOK_SECONDS
         while not self.ending:
             self._selector.select(TURN_SECONDS)
@@ -146,7 +147,7 @@ class Daemon:
             tell("mptcp-gateway", WATCHDOG)
 
     def _attempt(self, name: str, do: Callable[[], Iterable[str] | None]) -> bool:
-        """Do it, and log new refusals since the last time; return whether there was none."""
+        """Call *do*, and log refusals that did not occur at its last call; return whether there were none."""
         try:
             failed = set(do() or ())
         except (KernelError, OSError) as error:
@@ -174,14 +175,14 @@ class Daemon:
     def _open_home(self, lan: Lan) -> list[str]:
         """Set up sysctls and the firewall of a gateway. Raises KernelError."""
         self._tunnel = self._network.device(lan.tunnel) if lan.tunnel else None
-        # The firewall comes first: without it, nothing may be forwarded.
+        # Make the firewall first: without it, no packet may be forwarded.
         if not self._guarded or not firewall.is_there():
             firewall.apply(ruleset(lan, self._settings.uplinks))
             self._guarded = True
         return self._before.open_home(lan.devices, self._settings.uplinks.values())
 
     def _turn(self, now: float) -> None:
-        """Take the outcomes of trials, and start the due ones."""
+        """Process the outcomes of trials, and start the trials that are due."""
         health = self._health
         addresses = [each.address for way, each in health.found.items() if health.verdicts[way] is not Verdict.DEAD]
         if addresses:
@@ -215,7 +216,7 @@ class Daemon:
         )
 
     def _apply(self) -> None:
-        """Bring the kernel in line; leave out whatever it refuses."""
+        """Bring the kernel to the planned state; skip objects that it refuses."""
         verdicts, found = self._health.verdicts, self._health.found
         before, parents = self._planned, (each.address for each in self._goals)
         wanted = self._planned = planned(self._order, found, verdicts, parents, self._lan, self._tunnel)
@@ -242,9 +243,9 @@ class Daemon:
             self.wake()
 
         try:
-            # A daemon thread: the exit does not wait for it.
+            # Use a daemon thread, so that the exit does not wait for it.
             threading.Thread(target=trial, name="trial", daemon=True).start()
-        except RuntimeError as error:  # no more threads
+        except RuntimeError as error:  # no further thread can be started
             self._outcomes.put(_Tried(way, life, Outcome(Verdict.DEAD, reason=reason(error))))
 
     def _outcome(self, access: Access, goals: Iterable[Goal], timeout: float, thorough: bool) -> Outcome:
@@ -254,7 +255,7 @@ class Daemon:
             return Outcome(Verdict.DEAD, reason=reason(error))
 
     def _leave(self) -> None:
-        # Endpoints first, so that the kernel can tell the other end while packets still have a route.
+        # Remove the endpoints first, so that the kernel can inform the other end while packets still have a route.
         self._attempt("restore", self._before.restore)
         self._attempt("leave", lambda: self._network.apply(Objects()))
         self._attempt("status", lambda: (self._directory / "status.json").unlink(missing_ok=True))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-gateway doctor``: what keeps a home's devices from using all of its uplinks. It changes nothing."""
+"""``mptcp-gateway doctor``: finds the problems that keep a home's devices from using all uplinks. It changes
+nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from mptcp_gateway.model import STALLS, Goal, Lan
 from mptcp_gateway.settings import Settings
 
 _PORT: Final = 22
-"""Not a web port, to test whether a parent opens tunnels there."""
+"""A port that is no web port, to test whether a parent opens tunnels to such ports."""
 _SECONDS: Final = 3.0
 """A refusal comes at once; an attempt to reach an unused address takes longer."""
 _NOBODY: Final = "192.0.2.1"
@@ -31,7 +32,7 @@ _WHY_DEAD: Final = "what it could carry is lost"
 
 
 def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Yield all findings. *status*: the daemon's, None if it does not run."""
+    """Yield all findings. *status*: the daemon's status; None if the daemon does not run."""
     if status is None:
         why = "uplinks are not looked after, and a home's devices have no gateway"
         yield fail("the daemon", "it does not run", why, "systemctl status mptcp-gateway")
@@ -74,7 +75,7 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def kernel(lan: Lan, named: Mapping[str, str]) -> Finding:
-    """Check whether the kernel would accept our rules."""
+    """Check whether the kernel would accept the gateway's rules."""
     try:
         firewall.would_take(ruleset(lan, named))
     except KernelError as error:
@@ -95,7 +96,8 @@ def home_device(device: str, devices: Path) -> Finding:
 
 
 def dropping(chains: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the base chains that by default drop forwarded or handed-over packets, by the names that nft uses."""
+    """Return the names, as in nft, of the base chains whose policy drops forwarded packets or packets for the
+    forwarder."""
     return [
         f"{each['family']} {each['table']} {each['name']}"
         for each in chains

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The nftables rules for a home's devices: which of their packets go where. Pure. nft(8).
+"""The nftables rules that direct the packets of a home's devices. Pure. nft(8).
 
-A device's TCP connection is handed to the forwarder (TPROXY). If it is excepted, or if the forwarder does not listen,
-its packets are routed and masqueraded as by any router. So a dead forwarder costs only its own connections. Marks
-select the routing table (``plan``); each connection keeps its mark, so that it stays on the uplink on which it began.
+The rules pass a device's TCP connection to the forwarder (TPROXY). If the connection is excepted, or if the forwarder
+does not listen, the packets are routed and masqueraded as by any router. So if the forwarder dies, only the connections
+that it carries are lost. Marks select the routing table (``plan``); each connection keeps its mark, so that it stays on
+the uplink on which it began.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from mptcp_gateway.model import MARK_MASK, Lan, Mark, uplink_mark
 TABLE: Final = "mptcp_gateway"
 FORWARDER_PORT: Final = 7720
 _PAST: Final = 0x80000000
-"""Connection mark: it bypasses forwarder and tunnel."""
+"""Mark of connections that bypass forwarder and tunnel."""
 
 _LOCAL: Final = {
     4: "10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16, 224.0.0.0/3",
     6: "::1, fc00::/7, fe80::/10, ff00::/8",
 }
-"""Never sent to a parent, whose local networks are others."""
+"""Destinations that are never sent to a parent, because the parent's local networks are different ones."""
 
 
 def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
-    """Return the text for ``nft -f`` that replaces our table; name servers' elements in ``names4``, ``names6`` stay."""
+    """Return the text for ``nft -f`` that replaces the gateway's table. The sets ``names4`` and ``names6`` keep the
+    elements that a name server added."""
     devices = {_quoted(device): uplink_mark(number) for number, device in enumerate(uplinks.values())}
     if lan.tunnel:
         devices[_quoted(lan.tunnel)] = int(Mark.TUNNEL)
@@ -35,23 +37,23 @@ def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
     chains = {
         "carry": ("filter hook prerouting priority mangle", _carry(lan, devices, home)),
         "pass": ("filter hook forward priority filter", _pass(lan, devices, home, outside)),
-        # A router's advice to use the next one instead; for IPv4 a sysctl has it.
+        # Drop IPv6 redirects, by which this host would refer a device to the next router; for IPv4 a sysctl does this.
         "advise": ("filter hook output priority filter", [f"oifname {home} icmpv6 type nd-redirect drop"]),
         "leave": ("nat hook postrouting priority srcnat", _leave(devices, home)),
     }
     lines = []
     for version in (4, 6):
-        # dnsmasq fills these (nftset=/example.com/4#inet#mptcp_gateway#names4).
+        # dnsmasq fills these sets (nftset=/example.com/4#inet#mptcp_gateway#names4).
         lines.append(f"  set names{version} {{ type ipv{version}_addr; }}")
     for name, (hook, rules) in chains.items():
         lines += [f"  chain {name} {{", f"    type {hook}; policy accept;", *(f"    {each}" for each in rules), "  }"]
-    # Each chain is declared before it is deleted, because it may not exist.
+    # Declare each chain before it is deleted, because it may not exist.
     old = (f"table inet {TABLE} {{ chain {name} {{ }}; }}\ndelete chain inet {TABLE} {name}\n" for name in chains)
     return f"{''.join(old)}table inet {TABLE} {{\n{''.join(f'{each}{chr(10)}' for each in lines)}}}\n"
 
 
 REMOVAL: Final = f"table inet {TABLE}\ndelete table inet {TABLE}\n"
-"""The text for ``nft -f`` that removes our table, if there is any."""
+"""The text for ``nft -f`` that removes the gateway's table, if it exists."""
 
 
 def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
@@ -73,7 +75,7 @@ def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
     if lan.tunnel:
         yield f"meta l4proto != tcp {_marked(Mark.TUNNEL)} accept"
     for version, at in ((4, "ip to 127.0.0.1"), (6, "ip6 to [::1]")):
-        # The rule does not match without a listener.
+        # The rule does not match if the forwarder does not listen.
         yield (
             f"meta nfproto ipv{version} tcp flags & (syn | ack) == syn tproxy {at}:{FORWARDER_PORT}"
             f" {_marked(Mark.DELIVER)} accept"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The forwarder: it accepts TCP connections of a home's devices, to any destination, and tunnels them by a parent.
+"""The forwarder: accepts TCP connections of a home's devices to any destination, and tunnels them through a parent.
 
 device ──TCP, as if to the origin──▶ forwarder ──CONNECT, by Multipath TCP──▶ parent ──TCP──▶ origin
 
-The kernel hands it the connections (TPROXY): the local address of a socket is the one that the device connected to. If
-no parent opens the tunnel, the forwarder connects to the origin itself by the best uplink, unless ``fail: closed``.
+The kernel passes the connections to the forwarder (TPROXY): the local address of a socket is the address to which the
+device connected. If no parent opens the tunnel, the forwarder itself connects to the origin by the best uplink, unless
+the settings say ``fail: closed``.
 """
 
 from __future__ import annotations
@@ -38,21 +39,23 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STAGGER_SECONDS: Final = 1.0
-"""Delay before the next attempt starts in parallel: by then the gateway daemon may know that the uplink is dead."""
+"""Delay before the next attempt starts in parallel. By then the gateway daemon may have found that the uplink is
+dead."""
 ATTEMPTS: Final = 4
 PATIENCE_SECONDS: Final = 5.0
-"""Limit for all attempts together."""
+"""Maximum time for all attempts together."""
 TUNNEL_SECONDS: Final = 20.0
-"""Limit for a parent to reach the origin."""
+"""Maximum time for a parent to reach the origin."""
 DIRECT_SECONDS: Final = 20.0
 ASK_SECONDS: Final = 2.0
-"""Between two attempts to reach silent parents."""
+"""Pause between two attempts to reach parents that did not answer."""
 _TELL_SECONDS: Final = 1.0
 _FORBIDDEN: Final = 403
 _MOST_REFUSED: Final = 100
 _PARENTS_ASKED: Final = 2
 MOST_OF_ONE: Final = 1000
-"""Connections of one device. Further ones are reset, so that a scanning device leaves room for the others."""
+"""Maximum number of connections of one device. Further ones are reset, so that a device that scans the network leaves
+room for the others."""
 _PAUSE_SECONDS: Final = 0.1
 _ACCEPTS: Final = 64
 _BACKLOG: Final = 4096
@@ -76,14 +79,14 @@ class Forwarder:
     """The forwarder of one host."""
 
     def __init__(self, settings: Settings, directory: Path) -> None:
-        """*directory* is where it writes its status."""
+        """*directory*: the directory to which the forwarder writes its status."""
         self._settings = settings
         self._lan = settings.lan or Lan(())
         self._directory = directory
         self._resolver = Resolver(settings.parents, lambda: None)
         self._answered: Goal | None = None
         self._silent: str | None = None
-        """Why no parent answers; None while one does, as far as known."""
+        """Why no parent answers; None while one answers, as far as known."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumps: set[Pump] = set()
         self._counts: Counter[str] = Counter()
@@ -124,7 +127,7 @@ class Forwarder:
                 client, (device, *_) = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # out of descriptors: the connection waits in the kernel
+            except OSError as error:  # no descriptor is left: the connection waits in the kernel
                 if not self._full:
                     log.error("accept a connection: %s", reason(error))
                 self._full = True
@@ -315,7 +318,8 @@ class Forwarder:
 
 @contextmanager
 def _listeners() -> Iterator[list[socket.socket]]:
-    """Yield the listeners, on loopback: only handed-over connections come in. Raises KernelError."""
+    """Yield the listeners. They are on loopback, so that only connections passed by the kernel come in. Raises
+    KernelError."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ExitStack() as scope:
@@ -350,7 +354,7 @@ def _tune(connection: socket.socket) -> None:
     """Detect a vanished peer after two minutes, and send small pieces at once."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (*_KEEPALIVE, (socket.TCP_NODELAY, 1)):
-        with suppress(OSError):  # older kernels lack some of them for Multipath TCP
+        with suppress(OSError):  # older kernels lack some of these options for Multipath TCP
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
@@ -376,7 +380,8 @@ async def _direct(address: Address, port: int) -> socket.socket:
 
 
 async def _open(upstream: socket.socket, address: Address, port: int) -> socket.socket:
-    """Connect. The loop's sock_connect() would look up the address, and does not know Multipath TCP."""
+    """Connect a socket. The loop's sock_connect() is not used: it would look up the address, and does not support
+    Multipath TCP."""
     loop = asyncio.get_running_loop()
     answered = asyncio.Event()
     try:
@@ -408,7 +413,8 @@ async def _sent(to: socket.socket, data: bytes) -> None:
 
 
 async def _received(of: socket.socket, read: Callable[[bytes], T | None]) -> T:
-    """Read until *read* returns a result, and return that. Raises OSError, and what *read* raises."""
+    """Receive bytes until *read* returns a result, and return the result. Raises OSError, and the exceptions of
+    *read*."""
     data = b""
     while (found := read(data)) is None:
         more = await asyncio.get_running_loop().sock_recv(of, connect.LONGEST_HEAD)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which ways are alive: when to try one, and what the outcomes mean. Pure; times are seconds.
+"""Decides which ways are alive: schedules the trials, and judges their outcomes. Pure; times are seconds.
 
-A way is tried as soon as it exists, and then each :data:`IDLE_SECONDS`; a way on which connections begin, each
-:data:`BEGIN_SECONDS`. It is tried at once when a connection from its address retransmits, the first sign of an
-outage. It fails if that trial has no answer, after :data:`FAILURES` trials without one, or when its link is down.
+A way is tried as soon as it exists, and then every :data:`IDLE_SECONDS`; a way on which connections begin is tried
+every :data:`BEGIN_SECONDS`. A way is tried at once when a connection from its address retransmits, which is the first
+sign of an outage. It *fails* if that trial has no answer, or after :data:`FAILURES` trials without an answer, or when
+its link is down.
 
-A good way that fails is dead once another way of its IP version answers a trial begun later; for this, all others are
-tried at once. Without such an answer, the parent may be down. A way that was never good is dead as soon as it fails. A
-dead way is tried each :data:`DEAD_SECONDS`, because users wait for it.
+A good way that fails becomes *dead* when another way of its IP version answers a trial that began later; for this, all
+others are tried at once. If none answers, the parent may be down. A way that was never good is dead as soon as it
+fails. A dead way is tried every :data:`DEAD_SECONDS`, because users wait for it.
 """
 
 from __future__ import annotations
@@ -19,26 +20,29 @@ from typing import Final
 from mptcp_gateway.model import Access, Address, Outcome, Verdict, Way
 
 IDLE_SECONDS: Final = 30.0
-"""A trial costs some 300 bytes: 26 MB a month."""
+"""Interval of the trials of a good way. A trial costs some 300 bytes, which makes 26 MB a month."""
 BEGIN_SECONDS: Final = 10.0
-"""For the way of all of a home's UDP, which shows no retransmissions in an outage."""
+"""Interval of the trials of a way on which connections begin. It also carries all UDP of a home, which shows no
+retransmissions in an outage."""
 DEAD_SECONDS: Final = 5.0
 THOROUGH_SECONDS: Final = 3600.0
-"""Between two trials that send data."""
+"""Interval of trials that send data."""
 SUSPECT_SECONDS: Final = 2.0
-"""Between two trials for that reason: on a lossy way, connections retransmit all the time."""
+"""Minimum interval of trials that are caused by retransmissions, which on a lossy way occur all the time."""
 RETRY_SECONDS: Final = 0.1
 FAILURES: Final = 2
 DOUBT_SECONDS: Final = 1.0
-"""After this time without an answer, a trial counts as failed and others are tried, unless the answer still comes."""
+"""After this time without an answer, a trial provisionally counts as failed, and the other ways are tried. If the
+answer still comes, it counts."""
 LEAST_SECONDS: Final = 1.5
-"""The least time for a trial before its way is dead: the kernel sends a SYN again after a second."""
+"""Minimum length of a trial before its way counts as dead, because the kernel sends a SYN again after a second."""
 SHORT_SECONDS: Final = 1.5
 LONG_SECONDS: Final = 4.0
-"""Time for a trial of a good way: a full queue of an uplink takes some seconds."""
+"""Maximum length of a trial of a good way. It is long, because a full queue of an uplink takes some seconds to
+drain."""
 DAMPING_SECONDS: Final = 60.0
 CHANGES: Final = 3
-"""After this many changes of the verdict in that time, a way must answer several times before it is good."""
+"""If the verdict changed this often within DAMPING_SECONDS, a dead way must answer several times before it is good."""
 STEADY: Final = 3
 _NEVER: Final = float("-inf")
 
@@ -49,10 +53,10 @@ class Health:
 
     access: Access
     life: int
-    """A number; a way that was gone, or changed, gets another one."""
+    """Number of this life of the way. A way that was gone or has changed gets a new number."""
     due: float
     since: float
-    """When the verdict became what it is."""
+    """When the present verdict began."""
     verdict: Verdict = Verdict.UNTRIED
     rtt: float = 0.0
     """Seconds until the last trial's connection was established."""
@@ -60,26 +64,26 @@ class Health:
     failures: int = 0
     """Consecutive trials without an answer."""
     failing: float | None = None
-    """Since when it fails; None: it does not."""
+    """Since when the way fails; None if it does not."""
     suspect: bool = False
-    """A connection retransmits."""
+    """Whether a connection from the way's address retransmits."""
     trying: bool = False
     begun: float = _NEVER
-    """When the last trial began, and when it ended."""
+    """When the last trial began; ``tried`` is when a trial last ended."""
     tried: float = _NEVER
     proven: float = _NEVER
-    """When the last trial began that a parent accepted."""
+    """When the last trial began to which a parent gave a conclusive answer."""
     answers: int = 0
-    """Answered trials since it is dead."""
+    """Number of consecutive answered trials since the way is dead."""
     thorough: float = _NEVER
     """When a trial last sent data."""
     remark: str = ""
-    """What was remarkable in that trial."""
+    """Remark on the last trial that sent data."""
     changes: list[float] = field(default_factory=list)
 
     @property
     def timeout(self) -> float:
-        """Seconds for a trial's connection."""
+        """Maximum seconds for a trial's connection."""
         return LONG_SECONDS if self.verdict is Verdict.GOOD else SHORT_SECONDS
 
     def change(self, verdict: Verdict, now: float) -> None:
@@ -125,7 +129,7 @@ class HealthWatch:
             health.access = access
 
     def suspect(self, addresses: Container[Address], now: float) -> None:
-        """Take the addresses from which a connection to a parent retransmits."""
+        """Process *addresses*, from which a connection to a parent retransmits: their ways are tried soon."""
         for health in self.ways.values():
             health.suspect = health.access.address in addresses
             if health.suspect and health.verdict is not Verdict.DEAD:
@@ -175,7 +179,7 @@ class HealthWatch:
         return now >= self.ways[way].thorough + THOROUGH_SECONDS
 
     def judge(self, now: float) -> list[Way]:
-        """Return the newly dead ways: good ones that fail while another one has an answer."""
+        """Return the newly dead ways: good ways that fail while another way has an answer."""
         dead = []
         for way, health in self.ways.items():
             if health.verdict is not Verdict.GOOD:
@@ -201,7 +205,7 @@ class HealthWatch:
         health.due = now + DEAD_SECONDS
         if health.verdict is Verdict.GOOD:
             health.failing = now if health.failing is None else health.failing
-            return False  # judge() decides
+            return False  # judge() decides whether the way is dead
         if health.verdict is Verdict.DEAD:
             return False
         health.change(Verdict.DEAD, now)
@@ -221,7 +225,7 @@ class HealthWatch:
         if health.trying:
             return now - health.begun >= LEAST_SECONDS
         if health.tried < proven:
-            health.due = min(health.due, now)  # the parent may have been down: try again now that it answers
+            health.due = min(health.due, now)  # the parent may have been down; now that it answers, try this way again
             return False
         return True
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Uplinks, and what the kernel must have for them. No I/O, no clock: times are seconds of the monotonic clock."""
+"""Uplinks, their state, and the results of trials. No I/O, no clock: times are seconds of the monotonic clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Network = IPv4Network | IPv6Network
 
 
 class Way(NamedTuple):
-    """An uplink by one version of IP."""
+    """One uplink, used with one version of IP."""
 
     uplink: str
     version: int
@@ -21,20 +21,20 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What an uplink has of one IP version, from DHCP, router advertisements or PPP."""
+    """An uplink's addresses and gateway of one IP version, from DHCP, router advertisements or PPP."""
 
     device: str
     index: int
     """The kernel's index of the device."""
     address: Address
     network: Network | None
-    """Of the address; None if it is a single address, as with PPP."""
+    """The network of the address; None if it is a single address, as with PPP."""
     gateway: Address | None
-    """None on a point-to-point device."""
+    """The gateway's address; None on a point-to-point device."""
     others: tuple[Address, ...] = field(default=(), compare=False)
-    """The device's other global addresses: deprecated ones, temporary ones."""
+    """The device's other global addresses, for example deprecated or temporary ones."""
     carrier: bool = field(default=True, compare=False)
-    """False: the link is down, and the address is still there."""
+    """Whether the link is up. If it is down, the address may still be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +47,24 @@ class Lan:
     past_destinations: tuple[Network, ...] = ()
     past_ports: tuple[int, ...] = ()
     tunnel: str = ""
-    """A VPN's interface, for everything but TCP; empty: the best uplink carries it."""
+    """Interface of a VPN that carries all packets except TCP; if empty, the best uplink carries them."""
     quic_refused: bool = True
     fail_open: bool = True
 
 
 MARK_MASK: Final = 0x7C000000
-"""Our bits of a mark, of packets and of connections (conntrack)."""
+"""The bits of packet and connection (conntrack) marks that the gateway uses."""
 _MARK_SHIFT: Final = 26
 
 
 class Mark(enum.IntEnum):
-    """A packet's mark: it selects the table."""
+    """Marks of packets; a mark selects the routing table."""
 
     DELIVER = 1 << _MARK_SHIFT
-    """To the forwarder."""
+    """For packets to be delivered to the forwarder."""
     TUNNEL = 2 << _MARK_SHIFT
     BEST = 3 << _MARK_SHIFT
-    """The uplink on which connections begin."""
+    """For packets by the uplink on which connections begin."""
 
 
 def uplink_mark(number: int) -> int:
@@ -86,7 +86,7 @@ class Verdict(enum.Enum):
     GOOD = "good"
     """Parents answer by Multipath TCP."""
     PLAIN = "plain TCP"
-    """Parents answer, and something on the way strips Multipath TCP."""
+    """Parents answer, but a device on the way strips the Multipath TCP options."""
     DEAD = "no answer"
 
 
@@ -101,10 +101,10 @@ class Outcome:
     rtt: float = 0.0
     """Seconds until the connection was established."""
     reason: str = ""
-    """Why there was no answer, or what is remarkable about it."""
+    """Why there was no answer, or a remark about the answer."""
     unproven: bool = False
-    """The way carried an answer, which does not show whether the parent serves by Multipath TCP."""
+    """Whether the way carried an answer that does not show if the parent serves by Multipath TCP."""
     goal: Goal | None = None
     """The address that answered."""
     thorough: bool = False
-    """The trial also sent data."""
+    """Whether the trial also sent data."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the kernel must have for the present uplinks. Pure.
+"""The routes, rules and endpoints that the kernel must have for the present uplinks. Pure.
 
-- Each way has a routing table. Packets from its addresses use it, unless they go to a local network: a subflow leaves
-  by its own uplink.
+- Each way has a routing table. Packets from its addresses use this table, unless they go to a local network. So a
+  subflow leaves by its own uplink.
 - New connections to a parent, which have no address yet, leave by the first good way in the order of the uplinks. All
   other packets of the host keep their routes.
 - The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. While the way is
@@ -21,10 +21,10 @@ from typing import Final
 from mptcp_gateway.model import MARK_MASK, Access, Address, Lan, Mark, Network, Verdict, Way, uplink_mark
 
 MAIN: Final = 254
-"""The main table (rtnetlink(7)), with other programs' routes."""
+"""Number of the main table (rtnetlink(7)), which has other programs' routes."""
 BEST_TABLE: Final = 7720
 FIRST_TABLE: Final = 7721
-"""Of the first uplink; the others follow."""
+"""Table of the first uplink; the numbers of the other uplinks' tables follow."""
 MOST_UPLINKS: Final = 8
 MOST_ENDPOINTS: Final = 8
 """The kernel's limit (MPTCP_PM_ADDR_MAX)."""
@@ -53,15 +53,15 @@ class Route:
     index: int
     gateway: Address | None
     source: Address | None
-    """The default source address; None: the kernel chooses by the device."""
+    """The default source address; if None, the kernel chooses one of the device."""
     local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, for packets from an address or to one; None: any. *local*: ignore default routes.
+    """One rule, for packets from or to an address; None means any. *local*: default routes are ignored.
 
-    *device*: the incoming interface; *mark*: of the packets. Empty and 0: any.
+    *device*: the incoming interface; empty means any. *mark*: the packets' mark; 0 means any.
     """
 
     priority: int
@@ -82,7 +82,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """All of our objects in the kernel."""
+    """All objects of the gateway in the kernel."""
 
     routes: frozenset[Route] = frozenset()
     rules: frozenset[Rule] = frozenset()
@@ -90,8 +90,8 @@ class Objects:
 
 
 def apart(order: Sequence[str], found: Mapping[Way, Access]) -> tuple[dict[Way, Access], dict[Way, str]]:
-    """Return the ways in order, and those that share an earlier one's address, with that uplink: no rule could tell
-    their packets apart."""
+    """Return the usable ways in order, and the unusable ones, which have the same address as an earlier way, with the
+    uplink of that way. No rule could distinguish the packets of both."""
     kept: dict[Way, Access] = {}
     twins: dict[Way, str] = {}
     of: dict[Address, str] = {}
@@ -124,9 +124,9 @@ def planned(
 ) -> Objects:
     """Return the wanted objects.
 
-    *order*: of the uplinks, preferred first. *parents*: their known addresses. Of the endpoints, the kernel's limit
-    cuts the last. *tunnel*: the tunnel device's index, if it is up, and its IP versions. Its packets leave by the
-    uplinks, so it is not used while no parent answers.
+    *order*: the uplinks, preferred first. *parents*: their known addresses. If there are more endpoints than the kernel
+    allows, the last are left out. *tunnel*: the tunnel device's index and IP versions, if it is up. Its packets leave
+    by the uplinks, so it is not used while no parent answers.
     """
     routes: set[Route] = set()
     rules: set[Rule] = set()
@@ -158,7 +158,7 @@ def planned(
 
 def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
     """Yield the commands that make *objects* by hand; *devices*: names by index."""
-    # A network comes before the default route by a gateway in it.
+    # Add the route to a network before the default route, whose gateway is in that network.
     for route in sorted(objects.routes, key=lambda it: (it.table, it.version, it.to is None)):
         kind = "local " if route.local else ""
         to = "default" if route.to is None else str(route.to)
@@ -180,7 +180,7 @@ def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
 
 
 def abandoned(before: Objects, after: Objects) -> set[int]:
-    """Return the marks of connections that lost their table: they must be translated anew."""
+    """Return the marks whose routing table was removed. Connections with these marks must be translated anew."""
 
     def leading(objects: Objects) -> set[int]:
         tables = {each.table for each in objects.routes}
@@ -218,7 +218,7 @@ def _endpoints(
 ) -> Iterator[Endpoint]:
     carrying = {way for way in found if verdicts.get(way) not in (Verdict.DEAD, Verdict.PLAIN)}
     for way in in_order(order, found):
-        # If no other way carries Multipath TCP, living connections keep their subflows.
+        # Keep the endpoint of a dead way if no other way carries Multipath TCP: living connections keep their subflows.
         kept = verdicts.get(way) is Verdict.DEAD and not any(each.version == way.version for each in carrying)
         if way in carrying or kept:
             yield Endpoint(found[way].address, found[way].device)

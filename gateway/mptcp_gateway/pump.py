@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Copies bytes between two connected sockets, both ways, until both ends are done. All pumps share one buffer."""
+"""Copies bytes between two connected sockets in both directions, until both have ended. All pumps share one buffer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 SIZE: Final = 262_144
-"""Bytes per read: a slow other end makes us copy them again."""
+"""Bytes per read. If the other end is slow, bytes that it does not take at once must be copied again."""
 _BUFFER: Final = memoryview(bytearray(SIZE))
 _RESET: Final = struct.pack("ii", 1, 0)
 
@@ -58,7 +58,7 @@ class Pump:
 
 
 class _Half:
-    """One direction. It reads no more until the sink has taken everything."""
+    """One direction. It reads the next bytes only after the sink has taken all previous ones."""
 
     def __init__(
         self, source: socket.socket, sink: socket.socket, ended: Callable[[], None], failed: Callable[[], None]
@@ -114,7 +114,7 @@ class _Half:
             self._loop.add_reader(self._source, self._readable)
 
     def _sent(self, data: bytes | memoryview) -> int:
-        """Return how many bytes the sink took; -1 if it failed, and everything is closed."""
+        """Return how many bytes the sink took. If it failed, close both sockets and return -1."""
         try:
             sent = self._sink.send(data)
         except (BlockingIOError, InterruptedError):

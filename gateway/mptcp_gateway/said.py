@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The status that this host's daemons leave in files that everybody may read."""
+"""Reads the status that the daemons of this host write to files that every user may read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, Final
 
 STALE_SECONDS: Final = 5.0
-"""The forwarder writes each second; so does the gateway, which may wait for the kernel."""
+"""Age from which a status file counts as stale. Forwarder and gateway write each second, but the gateway may have to
+wait for the kernel."""
 _PATIENCE: Final = 3
 
 
 def status_of(directory: Path, forwarder: Path) -> dict[str, Any] | None:
     """Return the gateway's status, with its forwarder's in ``home``; None if the gateway does not run.
 
-    *directory*, *forwarder*: where each leaves its status. Raises OSError and ValueError.
+    *directory*, *forwarder*: the directories with the status files of gateway and forwarder. Raises OSError and
+    ValueError.
     """
     found = _recent(directory / "status.json", _PATIENCE * STALE_SECONDS)
     if found is None:

@@ -85,10 +85,10 @@ class GatewaySection(Section):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the daemon runs with, checked."""
+    """The checked settings with which the daemon runs."""
 
     uplinks: Mapping[str, str]
-    """Devices by name, in order."""
+    """Devices by name of the uplink, in the order of preference."""
     parents: tuple[tuple[str, int], ...]
     """Host names or addresses, and ports."""
     source: str
@@ -103,7 +103,8 @@ def settings_schema() -> dict[str, Any]:
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Return the settings in *text*; raise DocumentError with all that is wrong. *source* names the file to people."""
+    """Return the settings in *text*; raise DocumentError with all mistakes. *source*: name of the file, for
+    messages."""
     document = parse_document(text, source)
     section, problems = validate(GatewaySection, document)
     if section is None or problems:

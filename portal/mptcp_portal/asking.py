@@ -26,15 +26,16 @@ from mptcp_common.status_client import ask_async
 from mptcp_portal.check_report import Throttler
 
 PAUSE_SECONDS = 0.5
-"""Between two clients of one kind."""
+"""Pause between the questions for two clients of one kind."""
 MOST_PAGES = 6
-"""Check pages that may wait: three seconds."""
+"""Maximum number of waiting check pages; they wait up to three seconds."""
 MOST_SYSTEMS = 20
-"""Operating systems that may wait: ten seconds, after which Android gives up."""
+"""Maximum number of waiting operating systems; they wait up to ten seconds, after which Android gives up."""
 MOST_SYSTEMS_OF_ONE = MOST_SYSTEMS // 2
-"""Per client: room for the phones of one LAN, while a host with 2**64 addresses leaves half to others."""
+"""Maximum number of waiting operating systems per client. This suffices for the phones of one LAN, but a host with
+2**64 addresses leaves half of the places to others."""
 LONGEST_SECONDS = MOST_SYSTEMS * PAUSE_SECONDS
-"""The longest wait for a turn; with the question itself it must stay below bounded.REQUEST_SECONDS."""
+"""Maximum wait for a turn. Together with the question itself, it must stay below bounded.REQUEST_SECONDS."""
 KEPT_SECONDS = 1.0
 """How long a kept answer serves the same question."""
 START_SECONDS = 3.0
@@ -76,7 +77,7 @@ class _Queue:
                 self._last = time.monotonic()
                 self._turn.release()
         finally:
-            # Drops clients with no places.
+            # Subtracting with Counter also drops clients without places.
             self._waiting -= Counter((client,))
 
 

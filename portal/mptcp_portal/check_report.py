@@ -31,7 +31,7 @@ class Throttler(StrEnum):
     ANSWERED = "answered"
     ABSENT = "absent"
     SILENT = "silent"
-    """It runs, but did not answer in time."""
+    """The throttler runs, but did not answer in time."""
     BUSY = "busy"
 
 
@@ -52,7 +52,7 @@ class Subflow:
     path: str | None
     address: str | None
     rate: int | None
-    """Cap in bit/s; None without one, or if the rule closes the path."""
+    """Cap in bit/s; None if the subflow has no cap, or if the rule closes the path."""
     capped: bool
     rule: str | None
     bytes: int | None
@@ -71,12 +71,12 @@ class Budget:
     name: str
     used: int
     volume: int
-    """Until the first step."""
+    """Bytes until the first step."""
     left: int
     until: float | None
     shared: bool = False
     client: str | None = None
-    """The client's address that it is for, if each address has its own."""
+    """The client's address, if each address has an account of its own."""
     step: int | None = None
     """Bytes at which the current step began; None before the first."""
     next_step: int | None = None
@@ -86,12 +86,12 @@ class Budget:
 
     @property
     def low(self) -> int:
-        """Below this the bar shows that the end is near."""
+        """Remaining bytes below which the bar shows that the volume is nearly used up."""
         return self.volume // 10
 
     @property
     def getting_low(self) -> int:
-        """Below this the bar no longer shows plenty."""
+        """Remaining bytes below which the bar no longer shows that plenty is left."""
         return self.volume // 4
 
 
@@ -110,7 +110,7 @@ class Report:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing. With an earlier squid.conf, the throttler's part never comes."""
+        """Whether the report is complete. With an earlier squid.conf, the throttler's part always stays missing."""
         return self.throttler is Throttler.ANSWERED or self is EARLIER_SETTINGS
 
     def share(self, subflow: Subflow) -> int:
@@ -147,7 +147,7 @@ class Report:
 
 _UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 YOUNG_SECONDS: Final = 10.0
-"""How long more paths of a new connection are likely to join."""
+"""Age up to which a new connection is likely to get more paths."""
 _NO_CAPS: Final = {
     Throttler.ABSENT: "The proxy's throttler does not run: names of paths, limits and volumes are not known.",
     Throttler.SILENT: "The proxy's throttler does not answer now: names of paths, limits and volumes are not known.",

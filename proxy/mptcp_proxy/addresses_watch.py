@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Keeps Squid's list of this host's addresses current: squid.conf denies requests for them.
+"""Keeps Squid's list of this host's addresses up to date; squid.conf denies requests for these addresses.
 
-For a change Squid rereads its whole configuration, and refuses clients for a moment. So changes are collected, a
-removed address lingers, and while changes go on (router advertisements of a short lifetime, container networks) the
-intervals between reloads grow.
+After a change of the list Squid must reread its whole configuration, and refuses clients for a moment. So changes are
+collected, a removed address stays in the list for some time, and while changes go on (router advertisements with a
+short lifetime, container networks) the intervals between reloads grow.
 
-Squid exits if it cannot read its configuration, as when that names a host and no name server answers, which is likely
-while addresses change. So a trial comes before each reload.
+Squid exits if it cannot read its configuration, for example if that names a host and no name server answers, which is
+likely while addresses change. So each reload is preceded by a trial.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .squid import PARSE_SECONDS
 from .trial import Trial
 
 _SETTLE: Final = 1.0
-"""Seconds from the first change to the reload: changes come in groups, and IPv6 addresses late."""
+"""Seconds from the first change to the reload, because changes come in groups, and IPv6 addresses come late."""
 _LINGER: Final = 10.0
 """Seconds for which requests for a removed address are still refused."""
 _AGAIN: Final = 1.0
@@ -33,15 +33,16 @@ _AGAIN: Final = 1.0
 _TRIAL_INTERVAL: Final = 0.2
 """Seconds between checks whether a trial has ended."""
 _LEAST, _LONGEST, _FORGET = 2.0, 60.0, 60.0
-"""Seconds between two such reloads, at first and at most; after this much quiet the interval starts again at first."""
+"""Seconds between two such reloads, initially and at most; after _FORGET seconds without a change the interval is the
+initial one again."""
 _OFTEN: Final = 16.0
-"""From this interval on, the log says that addresses keep changing."""
+"""If the interval between reloads reaches this many seconds, the log says that addresses keep changing."""
 _UNTIL: Final = "until it can be, requests for new addresses of this host may pass"
 
 
 class AddressesWatch:
-    """Watches for one supervisor whose Squid was started with *prefixes* in the list. *trial* finds out whether Squid
-    would exit if it reread its configuration."""
+    """Watches the addresses for one supervisor, whose Squid was started with *prefixes* in the list. *trial* finds out
+    whether Squid would exit if it reread its configuration."""
 
     def __init__(self, places: Places, reported: Reported, prefixes: frozenset[Network], trial: Trial) -> None:
         self._places = places
@@ -51,14 +52,14 @@ class AddressesWatch:
         self._lingering: Lingering[Network] = Lingering(_LINGER)
         self._lingering.wanted(prefixes, time.monotonic())
         self._spacing = Spacing(_LEAST, _LONGEST, _FORGET)
-        # Failed trials may take the longest time, and their ends are then this much further apart.
+        # A trial that fails may take up to PARSE_SECONDS, which adds to the time between the ends of two trials.
         self._trials = Spacing(_LEAST, _LONGEST, _FORGET + 2 * PARSE_SECONDS)
-        """Spaces failed trials: each may take as long as name servers are waited for."""
+        """Spacing of failed trials, each of which may wait for name servers until their timeout."""
         self._readable_until = 0.0
-        """Until then a list that could not be written is retried without a trial."""
-        # Once soon after the start: an address may have changed before the watch began.
+        """Monotonic time until which a list that could not be written is retried without another trial."""
+        # Check once soon after the start, because an address may have changed before the watch began.
         self.due: float | None = time.monotonic() + _SETTLE
-        """Time of the next check; None: upon a change."""
+        """Time of the next check; None if the next check follows a change."""
         self._failed = False
         self._often = False
 
@@ -69,15 +70,15 @@ class AddressesWatch:
         self.due = soon if self.due is None else min(self.due, soon)
 
     def installed(self, prefixes: frozenset[Network]) -> None:
-        """Note that a reload gives Squid a list with *prefixes*."""
+        """Note that a reload has given Squid a list with *prefixes*."""
         self._prefixes, self._readable_until = prefixes, 0.0
         if self._trial.under_way:
-            # The trial is of the earlier configuration.
+            # The running trial tests the earlier configuration.
             self._trial.end()
             self.changed()
 
     def end(self) -> None:
-        """End any trial: Squid gets no more updates."""
+        """End a running trial, because Squid gets no further updates."""
         self._trial.end()
 
     def look(self) -> bool:

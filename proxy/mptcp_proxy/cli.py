@@ -43,11 +43,11 @@ def _features(text: str) -> frozenset[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    # First of all: by default, a SIGHUP meant as a reload would end the service.
+    # Catch SIGHUP before anything else: by default, a SIGHUP meant as a reload would end the service.
     signals = NotedSignals([signal.SIGHUP] if chosen.command == "run" else ())
     if chosen.command != "run":
         for number in (signal.SIGTERM, signal.SIGHUP):
-            # By default, they would leave a check's temporary files, passwords included, in /tmp.
+            # By default, these signals would leave a check's temporary files, which may contain passwords, in /tmp.
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, signal.default_int_handler)
     return outcome("mptcp-proxy", lambda: _done(chosen, signals), is_daemon=chosen.command == "run")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds out whether the kernel has stopped opening connections by Multipath TCP for some time (Linux 6.12 and newer).
+"""Finds out whether the kernel has temporarily stopped using Multipath TCP for new connections (Linux 6.12 and newer).
 
-If the first packets of a connection are answered only without the option MP_CAPABLE, the kernel suspects a firewall. It
-then opens every connection by plain TCP for net.mptcp.blackhole_timeout seconds, and longer at each repetition
-(Documentation/networking/mptcp-sysctl.rst; net/mptcp/ctrl.c). Only its counters show it.
+If a peer answers the first packets of a connection only when the option MP_CAPABLE is left out, the kernel suspects a
+firewall. It then opens every connection by plain TCP for net.mptcp.blackhole_timeout seconds, and longer each time this
+happens again (Documentation/networking/mptcp-sysctl.rst; net/mptcp/ctrl.c). Only its counters show this state.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYSCTL = "net.mptcp.blackhole_timeout"
-"""0: never. Writing to it makes the kernel try again at once."""
+"""At 0 the kernel never gives up. Writing to this sysctl makes the kernel try Multipath TCP again at once."""
 TIMES, CONNECTIONS = "MPTcpExtBlackhole", "MPTcpExtMPCapableSYNTXDisabled"
 _NETSTAT = Path("/proc/thread-self/net/netstat")
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Counts of this network namespace, since its creation."""
+    """Counters of this network namespace, since its creation."""
 
     times: int = 0
     connections: int = 0
-    """By plain TCP, for that reason."""
+    """Number of connections that the kernel opened by plain TCP for this reason."""
 
 
 def read_given_up(netstat: str) -> GivenUp:
@@ -44,7 +44,7 @@ def given_up() -> GivenUp:
 
 
 class Watch:
-    """Detects that the kernel gives up, while it lasts."""
+    """Detects whether the kernel has given up at this time."""
 
     def __init__(self, look: Callable[[], GivenUp] = given_up) -> None:
         self._look = look

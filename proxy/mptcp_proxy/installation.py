@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Puts a checked configuration where Squid reads it, together with its lists and pages.
+"""Installs a checked configuration, with its lists and pages, in the directory from which Squid reads it.
 
-Each file is replaced atomically (rename(2)), so Squid and the preload library read the old one or the new one. All
-files are written before any is replaced: when a reload fails, a restarting worker must not read a part of it.
+Each file is replaced atomically (rename(2)), so Squid and the preload library read either the old or the new file. All
+files are written before the first is replaced: if a reload fails, a restarting worker must not read a part of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_directories(places: Places, checked: Checked) -> None:
     _make(places.logs, 0o750)
     _own(places.logs, checked.effective_user)
     if checked.workers.count > 1:
-        # As the distribution has it. An existing one that belongs to a Squid stays as it is.
+        # Make the directory as the distribution does. An existing directory of another Squid is not changed.
         _make(WORKER_SOCKETS, 0o755)
         if WORKER_SOCKETS.stat().st_uid == 0:
             _own(WORKER_SOCKETS, checked.effective_user)
@@ -43,12 +43,12 @@ def make_directories(places: Places, checked: Checked) -> None:
 def _make(directory: Path, mode: int) -> None:
     if not directory.is_dir():
         directory.mkdir(parents=True)
-        directory.chmod(mode)  # regardless of the umask
+        directory.chmod(mode)  # because mkdir applies the umask
 
 
 def remove_what_workers_shared(places: Places) -> None:
-    """Remove what a Squid that has ended left where its workers meet; a killed one leaves everything. Remove also what
-    someone else put there by such a name, since it keeps Squid from starting."""
+    """Remove the sockets and shared memory that the workers of an ended Squid left; a killed Squid leaves all of them.
+    Files of the same names that another user made are removed as well, because they keep Squid from starting."""
     for directory, kind in ((WORKER_SOCKETS, "ipc"), (SHARED_MEMORY, "shm")):
         for path in directory.glob(f"{places.service_name}-*.{kind}"):
             if path.is_dir() and not path.is_symlink():
@@ -58,20 +58,20 @@ def remove_what_workers_shared(places: Places) -> None:
 
 
 def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, option: bool = False) -> None:
-    """Write the files that Squid and the preload library read at their next start or reload. *workers*: how many Squid
-    has, or will be started with. *option*: Squid uses its own option mptcp."""
+    """Write the files that Squid and the preload library read at their next start or reload. *workers*: the number of
+    workers that Squid has or will be started with. *option*: whether Squid uses its own option mptcp."""
     ports = (",".join(map(str, checked.ports)) + "\n").encode()
     group = _group(checked.effective_user)
     configuration = checked.rendered(workers, option)
     before = _content(places.configuration_in_force)
     write_all(
-        # Lists first: Squid must not read of a list that is missing.
+        # Write the lists first: Squid must not read a configuration that names a missing list.
         *(
             File(each.copy, each.content, 0o640, group)
             for each in checked.lists
             if each.content is not None and not _is_there(each, group)
         ),
-        # It may contain passwords, as of cache peers: only for root and Squid's group.
+        # The file may contain passwords, for example of cache peers: only root and Squid's group may read it.
         File(places.configuration_in_force, configuration, 0o640, group),
         File(places.listen_ports, ports, 0o644),
         File(places.check_page_missing, MISSING.encode(), 0o644),
@@ -81,12 +81,13 @@ def install(places: Places, checked: Checked, prefixes: Iterable[Network], worke
         ),
         _own_addresses(places, prefixes),
     )
-    # A worker that is starting may have read the earlier configuration.
+    # Keep the lists of the earlier configuration: a worker that is just starting may have read it.
     _remove_lists(places.lists, before + configuration)
 
 
 def _is_there(wanted: CopiedList, group: int) -> bool:
-    """Say whether the copy exists: its name is a hash of its content, and it was renamed into place whole."""
+    """Tell whether the copy exists. Its content need not be compared: the name is a hash of the content, and the
+    complete file was renamed to it."""
     try:
         found = wanted.copy.lstat()
     except OSError:
@@ -149,7 +150,7 @@ def _own(directory: Path, owner: str) -> None:
 
 
 def _group(user: str) -> int:
-    """Return a file's group; -1 leaves it as it is (chown(2))."""
+    """Return the group for files of *user*; -1 leaves the group unchanged (chown(2))."""
     return pwd.getpwnam(user).pw_gid if os.geteuid() == 0 else -1
 
 
@@ -160,16 +161,17 @@ class File(NamedTuple):
     content: bytes
     mode: int
     group: int = -1
-    """-1: unchanged (chown(2))."""
+    """Group id; -1 leaves the group unchanged (chown(2))."""
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Replace *path*. Raises OSError, and then leaves it as it was."""
+    """Replace *path* atomically. Raises OSError; then the file is unchanged."""
     write_all(File(path, content, mode))
 
 
 def write_all(*files: File) -> None:
-    """Replace *files* once all are written beside them. Raises OSError; without room for all, none is replaced."""
+    """Replace *files* after all new ones were written to the same directories. Raises OSError; if the new files do not
+    all fit on the disk, no file is replaced."""
     beside: list[tuple[str, Path]] = []
     try:
         for file in files:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Watches Squid's listeners and processes, and logs each trouble once.
+"""Watches Squid's listeners and processes, and logs each problem once.
 
-``serving`` decides; this module gathers its input and acts on its answers.
+``serving`` judges the state; this module gathers its input and acts on its results.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BLIND = "cannot see who listens: ss does not answer (apt install iproute2)"
 
 
 def wanted(listeners: Iterable[Listener], workers: int) -> dict[int, int]:
-    """Return how many listening sockets each port must have: each worker binds one of its own. A port that only some
-    workers open, by an ``if``, needs at least one."""
+    """Return how many listening sockets each port must have: one per worker. A port that only some workers open,
+    because of an ``if``, needs at least one."""
     counts: Counter[int] = Counter()
     for listener in listeners:
         counts[listener.port] += 0 if listener.statement.conditional else workers
@@ -32,7 +32,7 @@ def wanted(listeners: Iterable[Listener], workers: int) -> dict[int, int]:
 
 
 class ListenersWatch:
-    """Watches one Squid that must listen on *listeners*. *processes*: how many it has beside its first."""
+    """Watches one Squid that must listen on *listeners*. *processes*: how many processes it has besides the first."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ListenersWatch:
         self._standstill = Standstill()
         self._processes_due = time.monotonic() + INTERVAL
         self._identities: tuple[str, ...] | None = None
-        """The sockets of the last picture, which stays valid while exactly these exist."""
+        """Identities of the sockets in the last picture. The picture stays valid while exactly these sockets exist."""
         self._picture: Picture | None = None
         self._said: dict[str, int] = {}
 
@@ -79,8 +79,9 @@ class ListenersWatch:
         self._judge.expect_change(time.monotonic())
 
     def look(self, squid: int) -> str | None:
-        """Check what is due. Return None, or the outcome of a start or reload that is over: an empty string if Squid
-        listens on all ports. If nobody can see the listeners, a start or reload is over when its time has passed."""
+        """Run the checks that are due. Return None, or the outcome if a start or reload is over: the reason why Squid
+        does not listen on all ports, or an empty string. If the listeners cannot be seen, a start or reload is over
+        when its time has passed."""
         now = time.monotonic()
         kids = children(squid)
         if now >= self._processes_due:
@@ -100,17 +101,17 @@ class ListenersWatch:
         return "; ".join(self._absent(seen))
 
     def all_listen(self, squid: int) -> bool:
-        """Say whether each worker listens on each port. True also if nobody can see."""
+        """Tell whether each worker listens on each port. True also if the listeners cannot be seen."""
         seen = self._look_at_listeners({squid, *children(squid)})
         return seen is None or seen.complete
 
     def gone(self) -> None:
-        """Report that nobody listens, since Squid has ended."""
+        """Report that no process listens any longer, because Squid has ended."""
         ports = tuple(sorted(self._ports))
         self._reported.listeners(Picture(ports, missing=ports))
 
     def deserted(self, squid: int) -> bool:
-        """Say whether Squid has listened on no port for so long that a restart is better."""
+        """Tell whether Squid has listened on no port for so long that it should be restarted."""
         return self._judge.deserted(self._all_there(children(squid)), time.monotonic())
 
     def _all_there(self, kids: Collection[int]) -> bool:
@@ -134,7 +135,7 @@ class ListenersWatch:
         for port, there, should in seen.fewer:
             text = f"port {port}: {there} of {should} workers listen; why is said in {self._log}"
             lines[text] = WARNING
-        # Clients of a relay have only one path to it; see conf/relay-squid.conf.
+        # A relay may listen by plain TCP, because its clients have only one path to it; see conf/relay-squid.conf.
         for port in seen.plain if self._role is Role.PROXY else ():
             text = (
                 f"port {port} takes plain TCP, not Multipath TCP: clients have one path only; see: mptcp-proxy doctor"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds out who listens on which port of this network namespace, and by which protocol, from ``ss -Hltnpi`` (ss(8)).
+"""Finds the processes that listen on ports of this network namespace, and their protocol, by ``ss -Hltnpi`` (ss(8)).
 
 The kernel's socket diagnostics (sock_diag(7)) name a socket by its inode; ss finds its process in /proc.
 """
@@ -22,10 +22,10 @@ class Listening:
     """One listening TCP or MPTCP socket."""
 
     address: str
-    """In the form of ss: ``*`` for all addresses, IPv4 and IPv6."""
+    """Address in the form of ss: ``*`` means all addresses, IPv4 and IPv6."""
     port: int
     program: str
-    """Empty if this process may not know it."""
+    """Name of the program; empty if this process is not allowed to see it."""
     pids: tuple[int, ...]
     mptcp: bool = False
     """Whether it accepts Multipath TCP; otherwise clients fall back to TCP."""
@@ -53,7 +53,7 @@ def listening_now() -> tuple[Listening, ...]:
 
 
 def listening_if_known() -> tuple[Listening, ...] | None:
-    """Return as ``listening_now``, but None if ss fails, which does not mean that nobody listens."""
+    """Return the listening sockets as ``listening_now``, but None if ss fails: then it is unknown which exist."""
     text = ss.printed("-Hltnpi")
     return None if text is None else tuple(read_listening(text))
 
@@ -100,12 +100,12 @@ def _collide(wanted: str, bound: str) -> bool:
         bound = bound.partition("%")[0]
     if wanted == bound or bound == "*":
         return True
-    # "[::]" from ss is IPv6 only.
+    # In the output of ss, "[::]" means only IPv6.
     if is_everywhere(wanted):
         return True
     ours, theirs = _address(wanted), _address(bound)
     if ours is None or theirs is None:
-        # The addresses of a name are known only when it is bound.
+        # The addresses of a host name are known only when Squid binds it.
         return bound in ("0.0.0.0", "::")
     return ours == theirs or (ours.version == theirs.version and (ours.is_unspecified or theirs.is_unspecified))
 

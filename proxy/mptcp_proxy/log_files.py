@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rotates logs: renames a log that has grown past a limit, drops the oldest file, and has Squid open a new one.
+"""Rotates logs: renames a log that has grown past a limit, drops the oldest file, and makes Squid open a new one.
 
 Also reports a full disk: Squid then drops lines silently (``on-error=drop``).
 
@@ -19,11 +19,11 @@ from mptcp_common.reasons import reason
 from .reported import say
 
 LIMIT = 16 * 1024 * 1024
-"""Bytes."""
+"""Size from which on a log is rotated, bytes."""
 KEEP = 4
-"""Old files per log."""
+"""Number of old files that are kept per log."""
 ROOM = 65_536
-"""Bytes: with less free space for users other than root, lines are lost, or soon will be."""
+"""Minimum free space for users other than root, bytes. With less, log lines are lost, or soon will be."""
 
 
 class Logs:
@@ -43,7 +43,7 @@ class Logs:
             grown = rotate(self._directory)
         except OSError as error:
             failure = f"cannot {doing}: {reason(error)}"
-            # Logged once while it lasts.
+            # Log a failure only once while it lasts.
             if failure != self._failure:
                 say(failure, WARNING)
             self._failure = failure
@@ -61,7 +61,7 @@ class Logs:
 
 
 def is_full(directory: Path) -> bool:
-    """Say whether *directory* lacks room for a line of Squid, which is not root. Raises OSError."""
+    """Tell whether *directory* lacks room for log lines of Squid, which does not run as root. Raises OSError."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize < ROOM
 
@@ -70,7 +70,7 @@ def rotate(directory: Path, limit: int = LIMIT, keep: int = KEEP) -> bool:
     """Rename each ``*.log`` larger than *limit*. True if there was one: Squid must reopen. Raises OSError."""
     grown = [log for log in sorted(directory.glob("*.log")) if log.stat().st_size > limit]
     if grown:
-        # First try to create a file: a Squid that cannot open its new log would write to no descriptor.
+        # First try to create a file: if Squid could not open its new log, it would have no descriptor to write to.
         descriptor, name = tempfile.mkstemp(dir=directory, prefix=".")
         os.close(descriptor)
         os.unlink(name)

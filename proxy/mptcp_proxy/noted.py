@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Records signals when they come, to act on them later."""
+"""Records signals when they arrive, so that they can be handled later."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from types import FrameType
 
 
 class NotedSignals:
-    """The signals that came and were not yet acted on, oldest first."""
+    """The signals that have arrived and are not handled yet, oldest first."""
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
         self._came: list[signal.Signals] = []
         self.note(numbers)
 
     def note(self, numbers: Iterable[signal.Signals]) -> None:
-        """Record these signals, too, instead of their default actions."""
+        """Record these signals as well, instead of their default actions."""
         for number in numbers:
             signal.signal(number, self._add)
 
@@ -31,7 +31,7 @@ class NotedSignals:
         return bool(self._came)
 
     def has(self, numbers: Iterable[signal.Signals]) -> bool:
-        """Say whether any of *numbers* is pending."""
+        """Tell whether any signal of *numbers* is pending."""
         return any(number in self._came for number in numbers)
 
     def pop(self) -> signal.Signals:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Handles Squid's processes, and those that outlive it, as their parent (prctl(2), waitpid(2))."""
+"""Handles Squid's processes, including those that outlive Squid's first process, as their parent (prctl(2),
+waitpid(2))."""
 
 from __future__ import annotations
 
@@ -13,18 +14,19 @@ from contextlib import suppress
 from .process import children
 
 _CHILDREN_GRACE = 5.0
-"""Grace in seconds for orphaned workers, or for Squid when its supervision failed."""
+"""Seconds between SIGTERM and SIGKILL for orphaned workers, or for Squid if its supervision failed."""
 _DESCRIPTORS = 65536
-"""Squid allocates tables of this length, so "unlimited" is no option. Each transfer takes two descriptors."""
+"""Descriptor limit for Squid. It cannot be unlimited, because Squid allocates tables of this length. Each transfer
+takes two descriptors."""
 _OF_THE_LIBRARIES = 768
-"""Descriptors of the preload libraries, beyond Squid's (COPIES in shim/both/hooks.c)."""
+"""Number of descriptors that the preload libraries need in addition to Squid's (COPIES in shim/both/hooks.c)."""
 _INTERVAL = 0.1
-"""Seconds."""
+"""Seconds between two checks whether all children have ended."""
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit, which Squid takes for its own, to what this process may give. Leave the preload libraries
-    their descriptors, at most an eighth."""
+    """Raise the soft limit, which Squid uses as its own, as far as this process is allowed to. Reserve descriptors for
+    the preload libraries, at most an eighth."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most - min(_OF_THE_LIBRARIES, most // 8), hard))
@@ -38,7 +40,7 @@ def adopt_orphans() -> None:
 
 
 def reap(squid: int) -> None:
-    """Collect adopted processes that have ended; *squid* is waited for elsewhere."""
+    """Collect adopted processes that have ended, except *squid*, for which the supervisor waits."""
     for pid in children(os.getpid()):
         if pid != squid:
             with suppress(ChildProcessError):
@@ -50,7 +52,7 @@ def end_all_children() -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + _CHILDREN_GRACE
         told: set[int] = set()
-        # List again each time: the children of a process that ends become ours.
+        # List the children again each time, because this process adopts the children of each process that ends.
         while (left := children(os.getpid())) and time.monotonic() < deadline:
             for pid in left:
                 if pid not in told:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""This host's own addresses, which requests may not reach.
+"""This host's own addresses, to which the proxy must not pass requests.
 
-An own address is one that the kernel delivers locally: the "local" entries of its routing table "local" (ip-route(8)),
-with every interface's addresses and any prefix that was routed to this host. The list also has the IPv6 addresses of
-NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host: a translator, here or nearby,
-would route them back.
+An own address is one that the kernel delivers locally. These are the "local" entries of the routing table "local"
+(ip-route(8)): the addresses of all interfaces, and prefixes that are routed to this host. The list also has the IPv6
+addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host, because a translator,
+on this host or nearby, would route them back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def local_prefixes() -> frozenset[Network]:
 
 def render(prefixes: Collection[Network]) -> str:
     """Return the file for Squid: one prefix per line. Never empty: Squid warns of an empty list."""
-    # Squid warns of a prefix within another one.
+    # Collapse the prefixes, because Squid warns of a prefix within another one.
     v4 = list(collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv4Network)))
     own = (prefix for prefix in prefixes if isinstance(prefix, IPv6Network))
     v6 = collapse_addresses([*own, *(each for prefix in v4 for each in embedded(prefix))])
@@ -67,8 +67,8 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 class Lingering(Generic[Item]):
-    """Keeps items for a while after they went, so that an address that comes and goes costs one reload of Squid. Pure:
-    times are arguments, in seconds."""
+    """Keeps items for some time after they disappeared, so that an address that comes and goes causes only one reload
+    of Squid. Pure: times are arguments, in seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -76,8 +76,8 @@ class Lingering(Generic[Item]):
         self._seen: dict[Item, float] = {}
 
     def wanted(self, present: Collection[Item], now: float) -> tuple[frozenset[Item], float | None]:
-        """Return the items of *present* and the recent ones, and when to ask again; None: upon a change."""
-        # Items present at the last call were so until now: every change causes a call.
+        """Return the items of *present* and recent ones, and the time of the next call (None: at the next change)."""
+        # Items that were present at the last call were present until now, because every change causes a call.
         self._seen |= dict.fromkeys((*self._present, *present), now)
         self._present = frozenset(present)
         self._seen = {each: seen for each, seen in self._seen.items() if now - seen < self._seconds}

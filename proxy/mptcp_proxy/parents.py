@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Writes the addresses of a relay's parents to the file that the preload library reads at each connect.
 
-Squid resolves names itself and caches an answer for its time to live, six hours at most (positive_dns_ttl). So this
-module resolves them once a minute, in its own thread because a name server may be slow. An address that a name had
-stays in the list for six hours: Squid may still connect to it.
+Squid resolves names itself and caches an answer for its time to live, but at most for six hours (positive_dns_ttl).
+This module resolves the same names once a minute, in its own thread, because a name server may be slow. A former
+address of a name stays in the list for six hours, because Squid may still connect to it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from .places import Places
 from .reported import say
 
 MOST = 64
-"""As many entries, however long, as fit into what the library reads (LIST_SIZE in shim/listen/listen.h)."""
+"""Maximum number of entries. So many fit, whatever their length, into the part of the file that the library reads
+(LIST_SIZE in shim/listen/listen.h)."""
 _INTERVAL = 60.0
-"""Seconds between look-ups, each of some 400 bytes a name, 17 MB a month."""
+"""Seconds between look-ups. Each takes some 400 bytes per name, which is 17 MB a month."""
 _AGAIN = 2.0
 """Seconds until the next look-up while a parent has no address."""
 _LINGER = 6 * 3600.0
 _FIRST = 5.0
-"""Seconds for which a start waits for name servers. Earlier connections of Squid are plain TCP."""
+"""Maximum seconds that a start waits for name servers. Connections that Squid opens before an answer are plain TCP."""
 
 
 def goals(host: str, port: int) -> frozenset[str]:
@@ -42,7 +43,7 @@ def goals(host: str, port: int) -> frozenset[str]:
 
 
 def is_address(host: str) -> bool:
-    """Say whether *host* is an address."""
+    """Tell whether *host* is an address."""
     try:
         ip_address(host)
     except ValueError:
@@ -59,7 +60,7 @@ def goal(family: int, address: str, port: int) -> str:
 
 
 def render(present: Collection[str], lingering: Collection[str]) -> str:
-    """Return the library's list, cut to what it reads: present addresses first."""
+    """Return the library's list, with present addresses first, cut to the length that the library reads."""
     ordered = [*sorted(present), *sorted(set(lingering) - set(present))]
     return "".join(f"{each}\n" for each in ordered[:MOST])
 
@@ -72,7 +73,7 @@ class Addresses:
         self._of: dict[str, frozenset[str]] = {}
 
     def follow(self, parents: Iterable[str]) -> None:
-        """Replace the parents. Addresses of others linger."""
+        """Replace the parents. Addresses of former parents stay for some time."""
         self._of = {parent: self._of.get(parent, frozenset()) for parent in parents}
 
     def answered(self, parent: str, found: frozenset[str]) -> None:
@@ -110,7 +111,7 @@ class Follower:
         self._looked = threading.Event()
 
     def start(self, parents: Iterable[Parent]) -> None:
-        """Start, and wait a moment for the first answers."""
+        """Start, and wait up to _FIRST seconds for the first answers."""
         self.follow(parents)
         self._write("")
         threading.Thread(target=self._run, name="parents", daemon=True).start()
@@ -129,24 +130,24 @@ class Follower:
             self._changed.wait(_INTERVAL if self._addresses.complete else _AGAIN)
 
     def _look(self) -> None:
-        # Addresses need no name server, which may be silent for long.
+        # Take parents given by address first: they need no name server, which may not answer for a long time.
         parents = sorted(self._parents, key=lambda parent: not is_address(parent.host))
         self._addresses.follow(map(str, parents))
         for parent in parents:
             try:
                 found = self._look_up(parent.host, parent.port)
             except (OSError, UnicodeError) as error:
-                # The old addresses stay: a silent name server says nothing about the parent.
+                # Keep the old addresses: a silent name server does not mean that the parent is unreachable.
                 text = f"no address of parent {parent.host}: {reason(error) if isinstance(error, OSError) else error}"
                 self._say(str(parent), text, WARNING)
                 continue
             self._addresses.answered(str(parent), found)
-            # Also if it is unchanged after an error, so that the next error is logged again.
+            # Log this also if the addresses are unchanged after an error, so that the next error is logged again.
             self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
             self._write(self._addresses.list(time.monotonic()))
         self._write(self._addresses.list(time.monotonic()))
         if counts := self._kernel.in_force():
-            # Logged once for each time that the kernel gives up: the text contains the count.
+            # As the text contains the count, it is logged once for each time that the kernel gives up.
             text = (
                 f"the kernel has given up Multipath TCP for now ({given_up.TIMES} {counts.times}): parents are reached"
                 f" by plain TCP, over one uplink; it tries again at once after: sysctl -w {given_up.SYSCTL}=0"

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Asks Squid which parents of a relay answer, which also makes Squid try those that do not.
+"""Asks Squid which parents of a relay answer. This also makes Squid try the parents that do not.
 
-Squid finds by requests that a parent is dead. It finds that the parent is back by trying it, at most once a second,
-when something looks whether the parent is up (neighborUp and peerProbeConnect in src/neighbors.cc). That is either a
-client's request, which has gone elsewhere by the time the trial succeeds, or the cache manager's page of parents. So
-this module requests that page every few seconds. While all parents are up, that sends no packet on any uplink. Squid
-tries a dead one the way that requests go: through the preload library, from the address that its rules choose.
+Squid notices by failed requests that a parent is dead. To notice that it is back, Squid tries a connection, at most
+once a second, whenever the state of the parent is queried (neighborUp and peerProbeConnect in src/neighbors.cc). A
+query is either a client's request, which has gone to another parent before the trial succeeds, or the cache manager's
+page of parents. So this module requests that page every few seconds. While all parents are up, this sends no packet on
+any uplink. Squid tries a dead parent in the same way as it sends requests: through the preload library, from the
+address that its rules choose.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from .configuration.listeners import Listener, is_loopback
 from .reported import say
 
 INTERVAL, LATER_INTERVAL = 5.0, 30.0
-"""Seconds between requests; and after LONG without a change while a parent is dead: at the first interval, trials of a
-silent parent add up to 4 MB a day."""
+"""Seconds between requests. The second value applies while a parent is dead and nothing has changed for LONG, because
+with the first value the trials of a silent parent add up to 4 MB a day."""
 LONG = 300.0
 _PATIENCE = 5.0
-"""Seconds for each step of an answer."""
+"""Maximum seconds for each step of an answer."""
 _PAGE = "/squid-internal-mgr/server_list"
 _MOST_BYTES = 1 << 20
 _NOT_FOR_US = ("accel", "intercept", "transparent", "tproxy", "require-proxy-header")
@@ -38,19 +39,19 @@ ADVICE = 'squid.conf needs "http_access allow localhost manager" first, and a po
 
 
 class Refused(Exception):
-    """Squid does not tell; the text says why."""
+    """Squid refuses to answer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The address at which Squid is asked."""
+    """The address of the listener at which Squid is asked."""
 
     host: str
     port: int
 
 
 def where(listeners: Iterable[Listener]) -> Where | None:
-    """Return where to ask, on loopback if possible; None if no listener accepts the request."""
+    """Return the address at which to ask, on loopback if possible; None if no listener accepts the request."""
     found = [
         Where(_loopback(each.host), each.port)
         for each in listeners
@@ -79,7 +80,7 @@ def ask(place: Where) -> str:
         answer = connection.getresponse()
         text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
     except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
-        # Squid ends or reconfigures: that is no refusal.
+        # Squid is ending or reconfiguring: this does not count as a refusal.
         raise ConnectionResetError(str(error)) from None
     except http.client.HTTPException as error:
         raise Refused(str(error) or type(error).__name__) from None
@@ -122,7 +123,7 @@ class ParentsWatch:
         self._states: dict[str, bool] = {}
         self._refused = ""
         self.summary = ""
-        """Of the last answer. Another thread reads it."""
+        """Summary of the last answer. Another thread reads it."""
 
     def start(self, listeners: Iterable[Listener]) -> None:
         self.follow(listeners)
@@ -151,7 +152,7 @@ class ParentsWatch:
         try:
             states = read_parents(self._question(self._where))
         except OSError:
-            return  # Squid starts, ends or reconfigures; its supervisor watches whether it lives
+            return  # Squid is starting, ending or reconfiguring; the supervisor checks whether it is alive
         except Refused as error:
             self._say_refusal(str(error))
             return
@@ -179,7 +180,7 @@ class ParentsWatch:
 
 
 def states_now(listeners: Iterable[Listener]) -> tuple[dict[str, bool], str]:
-    """Ask once. Return what is known, and why nothing is."""
+    """Ask once. Return the known states, or none and the reason."""
     place = where(listeners)
     if place is None:
         return {}, "no port of its takes the question"

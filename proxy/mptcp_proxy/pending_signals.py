@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Holds back signals for Squid until all of its processes are ready for them.
 
-Squid's first process passes each signal on to its kids (coordinator and workers) once it has started them. A kid
-without a handler dies of it. So a signal waits until
+Squid's first process passes each signal on to the kids (coordinator and workers) that it has started. A signal kills a
+kid that has no handler for it yet. So a signal is held back until
 
-- there are as many kids as Squid starts: a later one would get the signal at its birth;
-- each kid has called execve(2): after fork(2) it only shows its parent's handlers, which execve removes;
+- all kids that Squid starts exist, because a later kid would get the signal when it is started;
+- each kid has called execve(2), because after fork(2) it only shows its parent's handlers, which execve removes;
 - the first process and each kid catch the signal;
-- for SIGHUP, each worker listens: a worker that must reconfigure after it has opened its sockets and before its loop
-  has begun dies ("check failed: NHttpSockets > 0"), in 5.7 and in the source of August 2026.
+- for SIGHUP, each worker listens. If a worker must reconfigure before its event loop has begun but after it has opened
+  its sockets, it dies ("check failed: NHttpSockets > 0"), in 5.7 and in the source of August 2026.
 
-A stop waits for a limited time. So does a signal that waits for a kid that Squid no longer starts, because it ended too
-often, or for a port that Squid cannot open.
+A stop is held back only for a limited time. The same holds for a signal while a kid is missing that Squid no longer
+starts because it ended too often, or while a port is missing that Squid cannot open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LISTENERS_PATIENCE = 10.0
 
 
 class _Wait:
-    """Waits for something at most *seconds* from when it was first missing."""
+    """Waits for a condition, at most *seconds* from the time when it was first not met."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -51,8 +51,8 @@ class _Wait:
 
 
 class PendingSignals:
-    """Pending signals of one Squid with *kids* processes beside its first. Times are seconds of a monotonic clock.
-    *all_listen* says whether the Squid with this first process has all its listeners."""
+    """Pending signals of one Squid with *kids* processes besides its first. Times are seconds of a monotonic clock.
+    *all_listen* gets the PID of Squid's first process, and tells whether this Squid has all its listeners."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class PendingSignals:
         self._command = command
         self._pending: set[signal.Signals] = set()
         self._sent_early: dict[signal.Signals, frozenset[int]] = {}
-        """Stop signals sent early, and the kids that caught them. One is sent again for kids that lost it, but not
-        while a kid lives that caught it: a second one would abort what that kid lets finish."""
+        """Stop signals sent early, with the kids that caught them. Such a signal is sent again for the kids that missed
+        it, but only when no kid that caught it is alive: a second signal would abort the transfers of that kid."""
         self._stop_at_latest: float | None = None
-        """Deadline for stopping Squid, ready or not. None: no stop requested."""
+        """Deadline at which Squid gets the stop signal even if it is not ready; None if no stop was requested."""
         self._for_kids = _Wait(KIDS_PATIENCE)
         self._for_listeners = _Wait(LISTENERS_PATIENCE)
 

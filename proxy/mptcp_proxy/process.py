@@ -8,7 +8,7 @@ from pathlib import Path
 
 def pid_in(pid_file: Path, program: str) -> int | None:
     """Return the process in *pid_file* if it is alive and runs *program*. After a crash the file stays, and another
-    program may have the number."""
+    program may have got the same PID."""
     try:
         pid = int(pid_file.read_text().strip())
     except (OSError, ValueError):
@@ -25,7 +25,7 @@ def is_program(pid: int, program: str) -> bool:
 
 
 def started(pid: int) -> int:
-    """Return the start of process *pid* in clock ticks since the boot, or 0. It exposes a reused number."""
+    """Return when process *pid* started, in clock ticks since the boot, or 0. This shows whether a PID was reused."""
     try:
         # The second field, the name in parentheses, may contain anything.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -34,7 +34,7 @@ def started(pid: int) -> int:
 
 
 def children(pid: int) -> tuple[int, ...]:
-    """Return the children of process *pid*; none when it is gone."""
+    """Return the children of process *pid*; none if the process has ended."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         return tuple(int(child) for task in tasks for child in (task / "children").read_text().split())
@@ -43,7 +43,7 @@ def children(pid: int) -> tuple[int, ...]:
 
 
 def command(pid: int) -> bytes:
-    """Return the process's command line, each word ended by a NUL; empty when it is gone."""
+    """Return the process's command line, each word ended by a NUL; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -59,7 +59,7 @@ def run_nanoseconds(pid: int) -> int | None:
 
 
 def catches(pid: int, signal_number: int) -> bool:
-    """Whether the process has a handler for the signal, and will not die of it."""
+    """Tell whether the process has a handler for the signal, so that the signal will not end it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-proxy reload``: signal the running supervisor, and wait for the outcome.
+"""``mptcp-proxy reload``: signals the running supervisor, and waits for the outcome.
 
-The supervisor writes the outcome of each reload into its runtime directory. Only that outcome counts: what this process
-can read may differ from what the supervisor read.
+The supervisor writes the outcome of each reload into its runtime directory. This process does not check the
+configuration itself, because it may read other files than the supervisor did.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class ReloadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the supervisor *pid* reports of its reloads so far."""
+    """The supervisor's report on its reloads so far."""
 
     pid: int
     started: int
-    """Its start (``process.started``)."""
+    """When the supervisor started (``process.started``)."""
     count: int
-    """Reloads that were requested and decided."""
+    """Number of requested reloads that were accepted or refused."""
     refused: str = ""
-    """Why the last one was refused; empty if it was not."""
+    """Why the last reload was refused; empty if it was not."""
     time: float = 0.0
-    """When the last one was decided, seconds since the epoch."""
+    """When the last reload was accepted or refused, seconds since the epoch."""
     serving: str = ""
     troubles: tuple[str, ...] = ()
     in_doubt: str = ""
-    """Why it is not known that Squid listens by the last accepted one; empty also for a refused one."""
+    """Why it is unknown whether Squid listens as the last accepted reload asks; empty if the reload was refused."""
 
     def text(self) -> str:
         return json.dumps(asdict(self)) + "\n"
@@ -66,7 +66,7 @@ def read_outcome(file: Path) -> Outcome | None:
 
 
 def reload(places: Places) -> None:
-    """Have the supervisor of *places* reload its configuration. Raises ReloadError if it refuses."""
+    """Make the supervisor of *places* reload its configuration. Raises ReloadError if the supervisor refuses."""
     if read_outcome(places.reloads) is None:
         raise ReloadError(f"no proxy of the name {places.service_name} runs")
     with _alone(places.reload_lock):
@@ -75,10 +75,11 @@ def reload(places: Places) -> None:
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Be the only command that waits for a reload, so that the next outcome is ours. Raises ReloadError."""
+    """Lock out other commands that wait for a reload, so that the next outcome belongs to this one. Raises
+    ReloadError."""
     deadline = time.monotonic() + SECONDS
     try:
-        # Nobody else may open it: a process that can read a file can lock it.
+        # Only the owner may open the lock file, because any process that can read a file can lock it.
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise ReloadError(f"{lock}: {reason(error)}") from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tells systemd and ``mptcp-proxy reload`` that a supervisor is ready, alive, and how reloads ended."""
+"""Reports to systemd and ``mptcp-proxy reload`` whether the supervisor is ready and alive, and how reloads ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .serving import Picture
 
 _PLAIN = {
     Role.PROXY: "by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
-    # Intended: a relay speaks Multipath TCP to parents.
+    # Plain TCP is intended here: a relay uses Multipath TCP only towards its parents.
     Role.RELAY: "by TCP",
 }
 """How clients connect if the listener is a TCP socket."""
@@ -37,10 +37,10 @@ class Reported:
         self._plain = _PLAIN[role]
         self._outcome = Outcome(os.getpid(), started(os.getpid()), 0)
         watched = watchdog_seconds(os.environ)
-        # Half of it, as sd_watchdog_enabled(3) advises.
+        # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
         self._interval = None if watched is None else watched / 2
         self.due: float | None = None if watched is None else time.monotonic()
-        """When the next sign of life is due, in monotonic time; None: systemd expects none."""
+        """When the next sign of life (watchdog ping) is due, in monotonic time; None if systemd expects none."""
         self._is_ready = False
         self._serving = ""
         self._parents = ""
@@ -54,7 +54,7 @@ class Reported:
             _tell(WATCHDOG)
 
     def listeners(self, seen: Picture) -> None:
-        """Report how Squid listens. It is ready once it listens on one port."""
+        """Report how Squid listens. The supervisor is ready when Squid listens on at least one port."""
         few = {port: f"{port} ({there} of {should} workers)" for port, there, should in seen.fewer}
         mptcp = [port for port in seen.ports if port not in seen.plain and port not in seen.missing]
         texts = (
@@ -74,13 +74,13 @@ class Reported:
         self._set_outcome(replace(self._outcome, serving=self._serving))
 
     def nobody_can_see(self) -> None:
-        """Report readiness although nobody can see the listeners: otherwise systemd would end the start."""
+        """Report readiness although the listeners cannot be seen. Otherwise systemd would end the start."""
         if not self._is_ready:
             self._is_ready = True
             _tell(READY, self._status())
 
     def trouble(self, about: str, text: str) -> bool:
-        """Set the current trouble (or "") *about* something. Return whether it is new."""
+        """Set the current problem *about* a subject; an empty *text* clears it. Return whether the problem is new."""
         if text == self._troubles.get(about, ""):
             return False
         self._troubles[about] = text
@@ -99,8 +99,8 @@ class Reported:
         _tell(*reloading())
 
     def reload_ends(self, refused: str = "", in_doubt: str = "") -> None:
-        """Report the end of a reload. *refused*: why the old settings stay in force. *in_doubt*: why it is not known
-        that Squid listens by the new ones."""
+        """Report the end of a reload. *refused*: why the old settings stay in force. *in_doubt*: why it is unknown
+        whether Squid listens as the new settings ask."""
         count = self._outcome.count + 1
         self._set_outcome(replace(self._outcome, count=count, refused=refused, in_doubt=in_doubt, time=time.time()))
         _tell(*([READY] if self._is_ready else []), self._status())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Judges whether Squid listens as it should. Pure: times are arguments, in seconds of one clock.
 
-Squid stops restarting a worker that ends again and again within seconds. The other workers, or only the coordinator, go
-on: Squid runs, and perhaps nobody listens. So the checks never end.
+Squid stops restarting a worker that ends again and again within seconds. The other workers, or only the coordinator,
+continue, so that Squid may run without any listener. Therefore the checks go on as long as Squid runs.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Final
 from .listening import Listening, may_be
 
 INTERVAL: Final = 10.0
-"""Between checks while nothing changes."""
+"""Seconds between checks while the state does not change."""
 SOON: Final = 1.0
-"""Between checks while something is wrong and not yet reported."""
+"""Seconds between checks while a problem exists that is not reported yet."""
 CHANGING: Final = 30.0
-"""Time for Squid to open its ports after a start or a reload."""
+"""Seconds that Squid gets to open its ports after a start or a reload."""
 PASSING: Final = 5.0
-"""A shorter trouble is not reported: Squid restarts a worker within it."""
+"""A problem is not reported until it has lasted this long, because Squid restarts a worker within this time."""
 DESERTED: Final = 15.0
-"""Longest time without any listener while Squid lacks processes; Squid restarts them sooner."""
+"""Maximum time without any listener if Squid lacks processes. Squid normally restarts them sooner."""
 UNOPENED: Final = 120.0
-"""The same for a Squid that lacks none, never listened, or was just told to reload: that may take a minute."""
+"""Maximum time without any listener if Squid has all processes, never listened, or was just asked to reload. Reading
+its configuration may take a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ def picture(
     sockets: Iterable[Listening],
     hosts: Mapping[int, Collection[str]],
 ) -> Picture:
-    """Compare the listeners of the processes *own* with *wanted*, the number of listeners per port. Seeing a socket's
-    owner takes CAP_SYS_PTRACE, which the unit does not grant. Before Squid was started nobody else had our addresses,
-    so a socket of an unknown owner is ours if it is at one of *hosts*, by port."""
+    """Compare the listeners of the processes *own* with *wanted*, the number of listeners per port. To see the owner of
+    a socket needs CAP_SYS_PTRACE, which the unit does not have. So a socket with an unknown owner counts as Squid's if
+    its address is among *hosts* of its port: when Squid was started, no other process had these addresses."""
 
     def is_at(socket: Listening) -> bool:
         return any(may_be(host, socket) for host in hosts.get(socket.port, ()))
@@ -75,14 +76,14 @@ def picture(
 
 
 class Judge:
-    """Decides which pictures to report, when the next check is due, and when Squid is beyond hope."""
+    """Decides which pictures to report, when the next check is due, and when Squid must be restarted."""
 
     def __init__(self, now: float) -> None:
         self.due = now
         self._told: Picture | None = None
         self._changing_until = now + CHANGING
         self._reloading_until = now
-        """A Squid that stops listening before then may do so for a reload."""
+        """If Squid stops listening before this time, the cause may be a reload."""
         self._wrong_since: float | None = now
         self._unserved_since: float | None = now
         self.ever_served = False
@@ -95,7 +96,7 @@ class Judge:
         self._reloading_until = self._changing_until
 
     def looked(self, seen: Picture, all_there: bool, now: float) -> bool:
-        """Take the picture *seen*, and say whether to report it. *all_there*: as in ``deserted``."""
+        """Process the picture *seen*, and tell whether to report it. *all_there*: as in ``deserted``."""
         if seen.served:
             self.ever_served, self._unserved_since = True, None
         elif self._unserved_since is None:
@@ -115,20 +116,20 @@ class Judge:
         return True
 
     def blind(self, now: float) -> bool:
-        """Note that the listeners could not be seen. Say whether a start or reload has had its time. The time without
-        listeners starts again: a missing ss must not end a healthy Squid."""
+        """Note that the listeners could not be seen. Tell whether the time for a start or reload has passed. The time
+        without listeners starts again, because a failure of ss must not end a healthy Squid."""
         self._unserved_since = None
         self.due = now + INTERVAL
         return now >= self._changing_until
 
     def _patient_until(self, since: float, all_there: bool) -> float:
-        """Return the time until which a trouble that began at *since* is not reported."""
+        """Return the time until which a problem that began at *since* is not reported."""
         passing = since + PASSING
         return max(passing, self._changing_until) if all_there or not self.ever_served else passing
 
     def deserted(self, all_there: bool, now: float) -> bool:
-        """Say whether Squid has listened on no port for so long that only a restart helps. *all_there*: Squid lacks
-        none of its processes."""
+        """Tell whether Squid has listened on no port for so long that only a restart helps. *all_there*: whether Squid
+        has all its processes."""
         if self._unserved_since is None:
             return False
         reading = all_there or not self.ever_served or self._unserved_since < self._reloading_until
@@ -136,18 +137,18 @@ class Judge:
 
 
 class Standstill:
-    """Finds processes that do not run at all: stopped, or stuck in the kernel. A Squid process runs every second, even
-    when idle. One in an endless loop is not found."""
+    """Finds processes that do not run at all, because they are stopped or stuck in the kernel. A Squid process runs
+    every second, even when it is idle. A process in an endless loop is not found."""
 
     LOOKS: Final = 3
-    """More checks than this without any run time mean a standstill."""
+    """If a process had no run time in more checks than this, it stands still."""
 
     def __init__(self) -> None:
         self._ran: dict[int, tuple[int, int]] = {}
-        """Per process: its run time in nanoseconds, and how many checks saw that value."""
+        """For each process, its run time in nanoseconds, and the number of checks that saw this value."""
 
     def looked(self, ran: Mapping[int, int]) -> frozenset[int]:
-        """Take each process's run time so far, in nanoseconds. Return the processes that stand still."""
+        """Process the total run time of each process, in nanoseconds. Return the processes that stand still."""
         before = self._ran
         self._ran = {
             pid: (so_far, before[pid][1] + 1 if pid in before and before[pid][0] == so_far else 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The installed Squid: where it is, what it reports of itself, and of a configuration."""
+"""The installed Squid: its path, its version and features, and its check of a configuration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 PARSE_SECONDS = 60.0
-"""Longest time for Squid to read a file."""
+"""Maximum time that Squid may take to read its configuration."""
 _INTERVAL = 0.2
-"""Seconds."""
+"""Seconds between two checks whether the answer is still wanted."""
 _SEARCH = "/usr/local/sbin:/usr/sbin:/usr/local/squid/sbin"
 
 
@@ -30,25 +30,26 @@ class Squid:
     path: str
     version: str
     default_user: str
-    """Its user without cache_effective_user."""
+    """The user as which Squid runs if the configuration has no cache_effective_user."""
     multipath: bool = False
-    """Whether its http_port knows the option ``mptcp``, as our build does (proxy/squid)."""
+    """Whether its http_port knows the option ``mptcp``, as the project's own build does (proxy/squid)."""
 
     @property
     def has_whole_uploads(self) -> bool:
-        """Whether a read of no bytes does not end an upload to it: from 6 on (Squid bug 5405)."""
+        """Whether Squid continues an upload after a read of zero bytes, as it does from version 6 on (Squid bug
+        5405)."""
         major = self.version.partition(".")[0]
         return major.isdecimal() and int(major) >= 6
 
     def parse(self, configuration: Path, service_name: str, is_unwanted: Callable[[], bool] = lambda: False) -> str:
-        """Return the output of ``squid -k parse``, which only reads the file. Raises OSError, and UnwantedError once
+        """Return the output of ``squid -k parse``, which only reads the file. Raises OSError, and UnwantedError when
         *is_unwanted*, which is polled, returns True."""
         deadline = time.monotonic() + PARSE_SECONDS
         with subprocess.Popen(
             self.parse_command(configuration, service_name),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            # As configuration/source.py reads the configuration, for comparison: independent of the locale.
+            # The same encoding as in configuration/source.py, independent of the locale, so that both can be compared.
             encoding="utf-8",
             errors="surrogateescape",
         ) as process:
@@ -80,7 +81,7 @@ def describe(path: str, text: str) -> Squid:
 
 
 def installed() -> Squid | None:
-    """Find Squid in PATH and in distributions' directories; None if none runs."""
+    """Return the first Squid in PATH and the distributions' directories that can be run; None if there is none."""
     path = shutil.which("squid", path=f"{os.environ.get('PATH', '')}:{_SEARCH}")
     if path is None:
         return None
@@ -92,8 +93,9 @@ def installed() -> Squid | None:
 
 
 def _knows_multipath(path: str) -> bool:
-    """Ask Squid. The version does not say it: a distribution may add the option. A program that does not contain the
-    word is not asked: Squid reports an unknown option to syslog as an alert."""
+    """Tell whether Squid knows the option, by a test run. The version does not suffice, because a distribution may add
+    the option. A program that does not contain the word is not run, because Squid reports an unknown option to syslog
+    as an alert."""
     command = [path, "-f", "/dev/stdin", "-k", "parse"]
     try:
         if b"mptcp" not in Path(path).read_bytes():

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-proxy run``: start Squid with the preload libraries, and keep bad configurations from it.
+"""``mptcp-proxy run``: starts Squid with the preload libraries, and protects it from bad configurations.
 
-Why not Squid alone: on SIGHUP, Squid closes its listeners, reads its file, and exits if the file is bad. This process
-checks the file first, refuses a bad one, and keeps the old settings in force. Squid reads the checked copy, so a worker
-that it restarts in the meantime never sees the operator's half-edited file.
+Squid needs a supervisor because, on SIGHUP, it closes its listeners, reads its file, and exits if the file is bad. The
+supervisor checks the file first, refuses a bad one, and keeps the old settings in force. Squid reads the checked copy,
+so a worker that Squid restarts meanwhile never reads the operator's half-edited file.
 
 Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads.
 
-Exit status: Squid's, with two exceptions. It is 0 if the stop came while Squid was starting or after Squid had ended.
-It is never 0 if Squid ended by itself. A bad configuration gives the status of ``mptcp_common.exit_status``; if nothing
-is wrong but that no name server answers, the status has systemd try again.
+The exit status is Squid's, with two exceptions. It is 0 if the stop came while Squid was starting or after Squid had
+ended. It is never 0 if Squid ended by itself. For a bad configuration, ``mptcp_common.exit_status`` defines the status;
+if the only problem is that no name server answers, the status makes systemd try again.
 """
 
 from __future__ import annotations
@@ -54,17 +54,18 @@ from .squid import Squid, UnwantedError, installed
 from .trial import Trial
 
 _LOG_INTERVAL = 10.0
-"""Seconds."""
+"""Seconds between two checks of the logs."""
 _STOPPED_WHILE_STARTING = (1, *(128 + number for number in STOP))
-"""Exit statuses of a Squid that is stopped while it or a worker is still starting: not a failure."""
+"""Exit statuses of a Squid that was stopped while it or a worker was still starting. They do not count as a failure."""
 _REST = 15.0
-"""Seconds such that five failed starts take longer than a minute, systemd's start limit interval in our units."""
+"""Seconds to wait before the exit after Squid has failed. So five failed starts take longer than a minute, which is the
+start limit interval in the project's units."""
 _READY_INTERVAL = 0.1
-"""Seconds."""
+"""Seconds between two checks whether Squid is ready for a pending signal."""
 
 
 def obstacles(places: Places, checked: Checked) -> Iterator[Problem]:
-    """Yield what prevents a start although the configuration is good."""
+    """Yield the problems that prevent a start although the configuration is good."""
     if pid := pid_in(places.pid_file, "squid"):
         yield Problem(
             f"a proxy of this name runs already (process {pid}, {places.pid_file});"
@@ -89,14 +90,14 @@ def run(
     turns: str = "fair",
     without: frozenset[str] = frozenset(),
 ) -> int:
-    """Serve until told to stop. Return the exit status. *congestion_control*: None for the host's own. *allow_open*: do
-    not judge which clients the configuration serves. *turns*: "fair" or "kernel" (shim/turns). *without*: a subset of
-    ``shim.FEATURES``."""
+    """Serve until a stop is requested. Return the exit status. *congestion_control*: None for the host's own.
+    *allow_open*: do not judge which clients the configuration serves. *turns*: "fair" or "kernel" (shim/turns).
+    *without*: a subset of ``shim.FEATURES``."""
     began = time.monotonic()
     squid = installed()
     if squid is not None and squid.has_whole_uploads:
         without |= {"zero-read"}
-    # By default, SIGTERM would leave a check's temporary files behind.
+    # Handle SIGTERM: by default it would leave a check's temporary files behind.
     signals.note((signal.SIGTERM,))
 
     def look(is_unwanted: Callable[[], bool]) -> Checked:
@@ -123,14 +124,14 @@ def run(
         return FAILED
     try:
         make_directories(places, checked)
-        # Anything that someone else put there under these names would keep Squid from starting.
+        # Remove files of these names, even if another user made them, because they would keep Squid from starting.
         remove_what_workers_shared(places)
         names = shim.needed(shim.left_out(turns, without))
         libraries = [install_library(places, shim.library(name)) for name in names]
         prefixes = local_prefixes()
         option = by_option(squid, role)
         install(places, checked, prefixes, checked.workers.count, option)
-        # A new file at each start: a leftover process of an earlier Squid may still count in the old one.
+        # Make a new file at each start, because a leftover process of an earlier Squid may still count in the old one.
         write(places.counters, library_counters.NONE, 0o644)
     except shim.ShimError as error:
         say(error, ERROR)
@@ -142,7 +143,7 @@ def run(
         return FAILED
     if congestion_control is not None:
         load_congestion_control(congestion_control)
-    # Lists may be long, and Squid has its copies by now.
+    # Free the lists, which may be long: Squid has its copies now.
     checked = replace(checked, lists=())
     environment = _environment(libraries, places, role, congestion_control, turns, without)
     supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
@@ -162,14 +163,15 @@ def _refused(checked: Checked, signals: NotedSignals, began: float) -> int:
 
 
 def by_option(squid: Squid, role: Role) -> bool:
-    """Say whether Squid opens its listeners for Multipath TCP itself. The preload library then replaces no listener. It
-    still sets their congestion control and does everything else. A relay's listeners are plain TCP."""
+    """Tell whether Squid itself opens its listeners for Multipath TCP. Then the preload library does not replace the
+    listeners, but still sets their congestion control and has all its other effects. A relay's listeners are plain
+    TCP."""
     return squid.multipath and role is Role.PROXY
 
 
 def load_congestion_control(name: str) -> None:
-    """Have the kernel load congestion control *name*, which takes CAP_NET_ADMIN: Squid may lack that later. A relay
-    opens connections when it is no longer root. If the kernel has no such module, the preload library says so."""
+    """Make the kernel load congestion control *name*. This needs CAP_NET_ADMIN, which Squid may lack later; a relay
+    opens connections when it is no longer root. If the kernel has no such module, the preload library reports it."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
@@ -202,7 +204,7 @@ def _environment(
 
 
 class _Supervisor:
-    """One run of Squid. Not reusable."""
+    """Supervises one run of Squid. An object cannot be used again for another run."""
 
     def __init__(
         self,
@@ -222,7 +224,7 @@ class _Supervisor:
         self._check = look
         self._parents = checked.parents
         self._listening_on = checked.listeners
-        """The listeners of the configuration in force, once Squid has read it."""
+        """The listeners of the configuration that Squid has read or will read next."""
         self._workers = checked.workers
         self._option = option
         self._follower = Follower(places) if role is Role.RELAY else None
@@ -235,7 +237,7 @@ class _Supervisor:
         trial = Trial(squid.parse_command(places.configuration_in_force, places.service_name))
         self._addresses = AddressesWatch(places, self._reported, prefixes, trial)
         self._reloads = False
-        """A reload was accepted, and Squid has not yet been seen to listen after it."""
+        """Whether a reload was accepted after which Squid has not been seen to listen yet."""
         self._pending = PendingSignals(checked.workers.processes, all_listen=self._listeners.all_listen)
         self._deserted = False
         self._logs = Logs(places.logs)
@@ -250,7 +252,8 @@ class _Supervisor:
                 self._follower.start(self._parents)
             if self._parents_watch is not None:
                 self._parents_watch.start(self._listening_on)
-            # A terminal sends Ctrl-C to the whole session. Squid must get it once, from this process.
+            # Start a new session: a terminal sends Ctrl-C to all processes of a session, but Squid must get the signal
+            # only once, from this process.
             process = subprocess.Popen(
                 self._command(), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
@@ -274,7 +277,7 @@ class _Supervisor:
                     self._deliver(process)
                 os.close(ended)
             finally:
-                # A Squid without this process would hold the ports with no supervisor.
+                # End Squid as well: without this process it would hold the ports without a supervisor.
                 self._addresses.end()
                 end_all_children()
                 self._tidy()
@@ -287,7 +290,7 @@ class _Supervisor:
             say(f"what Squid's workers shared stays behind: {reason(error)}", WARNING)
 
     def _command(self) -> list[str]:
-        # -d0: Squid prints fatal messages to stderr too, and keeps stderr open for the preload libraries.
+        # -d0: Squid also prints fatal messages to stderr, and keeps stderr open for the preload libraries.
         command = [self._squid.path, "--foreground", "-d0"]
         return [*command, "-n", self._places.service_name, "-f", str(self._places.configuration_in_force)]
 
@@ -296,7 +299,7 @@ class _Supervisor:
             return 0.0
         if self._pending:
             return _READY_INTERVAL
-        # A stopping Squid closes its listeners first.
+        # Do not check listeners while Squid stops, because it closes them first.
         serving = [] if self._pending.stopping else [self._addresses.due, self._listeners.due]
         due = [self._logs_due, self._reported.due, *serving]
         return max(0.0, min(each for each in due if each is not None) - time.monotonic())
@@ -308,7 +311,7 @@ class _Supervisor:
         for number in STOP:
             if number in came:
                 self._pending.stop(number, time.monotonic())
-        # One reload for all SIGHUPs that came: a check may take long.
+        # Reload once for all SIGHUPs that came, because a check may take long.
         if signal.SIGHUP in came and not self._pending.stopping:
             self._reload(process)
 
@@ -353,12 +356,12 @@ class _Supervisor:
             asked = checked.workers
             why = f" ({asked.reason})" if asked.reason else ""
             say(f"workers {asked.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
-        # Squid gets the signal when it is ready for it (see _deliver).
+        # Squid gets SIGHUP when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
 
     def _refuse_reload(self, why: str) -> None:
         say(f"reload refused, the old settings stay in force: {why}", ERROR)
-        # What the listeners show of an earlier reload is not the outcome of this one.
+        # The listeners may still show the outcome of an earlier reload. It must not be reported for this one.
         self._reloads = False
         self._reported.reload_ends(why)
 
@@ -381,7 +384,7 @@ class _Supervisor:
 
     def _look_at_listeners(self, squid: int) -> None:
         absent = self._listeners.look(squid)
-        # The check takes a while. Do not report the earlier outcome to someone who asked for a reload meanwhile.
+        # The check takes some time. If another reload was requested meanwhile, do not report the earlier outcome.
         asked = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
         if absent is not None and self._reloads and not asked:
             self._reloads = False
@@ -413,8 +416,9 @@ class _Supervisor:
         return status or FAILED
 
     def _rest(self, wakeup: socket.socket) -> None:
-        """Wait before exiting, unless told to stop: Squid has given up its only worker, which ended again and again. An
-        immediate restart would do the same within seconds, and systemd would soon mark the unit as failed."""
+        """Wait before the exit, unless a stop is requested. Squid has stopped restarting its only worker, which ended
+        again and again. After an immediate restart the same would happen within seconds, and systemd would soon mark
+        the unit as failed."""
         self._listeners.gone()
         say(f"the end waits for {_REST:g} s, so that it is not started anew again and again")
         self._reported.give_sign_of_life()
@@ -429,5 +433,5 @@ def _drain(events: socket.socket) -> None:
         except BlockingIOError:
             return
         except OSError:
-            # ENOBUFS: messages were lost. That also means that something changed.
+            # ENOBUFS: messages were lost. This also means that something changed.
             return

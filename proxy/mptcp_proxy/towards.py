@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds out how this host's connections to some addresses are carried, from ``ss -Htnpi state established`` (ss(8)).
+"""Counts this host's connections to given addresses by Multipath TCP and by plain TCP, from
+``ss -Htnpi state established`` (ss(8)).
 
-ss knows a socket's process, and the kernel's state of Multipath TCP.
+ss shows a socket's process, and the kernel's state of Multipath TCP.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from . import ss
 _ESTABLISHED = ("-Htnpi", "state", "established")
 _SUBFLOW = re.compile(r"tcp-ulp-mptcp flags:(?P<flags>\w*) token:\w+\(id:\d+\)/(?P<token>\w+)\(id:\d+\)")
 _AGREED = frozenset("MJ")
-"""Flags of MP_CAPABLE and MP_JOIN: the peer has agreed. Without either the connection fell back to plain TCP."""
+"""Flags of ss that show that the peer has agreed to MP_CAPABLE or MP_JOIN. If both are missing, the connection fell
+back to plain TCP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,9 @@ class Towards:
     """Counts of connections."""
 
     several: int = 0
-    """Multipath TCP with two subflows or more."""
+    """Number of Multipath TCP connections with two or more subflows."""
     one: int = 0
-    """Multipath TCP with one subflow."""
+    """Number of Multipath TCP connections with one subflow."""
     plain: int = 0
 
     @property

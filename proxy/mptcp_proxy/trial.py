@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries in the background whether Squid can read its configuration, since that may wait for name servers.
+"""Tries in the background whether Squid can read its configuration, because Squid may wait for name servers.
 
-Nothing here blocks, so the supervisor stays responsive to stops and to Squid's end.
+No function of this module blocks, so the supervisor can still handle a stop and the end of Squid.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Trial:
 
     @property
     def under_way(self) -> bool:
-        """Whether a trial runs, or its outcome was not yet taken."""
+        """Whether a trial is running, or its outcome has not been taken yet."""
         return self._process is not None or bool(self._failure)
 
     def begin(self) -> None:
         self.end()
         self._deadline = time.monotonic() + self._seconds
         try:
-            # In memory: on a full disk the output would be empty, which reads as success.
+            # Keep the output in memory: on a full disk it would be empty, which would count as success.
             self._output = os.fdopen(os.memfd_create("squid-parse"), "w+b")
-            # A terminal's Ctrl-C is for the supervisor, which ends the trial.
+            # Ctrl-C on a terminal must reach only the supervisor, which then ends the trial.
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -59,7 +59,7 @@ class Trial:
         """Return why Squid must not reread its configuration, empty if it may; None while unknown."""
         obstacle = self._failure
         if self._process is not None and self._output is not None:
-            # Not by its status: ``offspring.reap`` may collect that first.
+            # Do not use the exit status, because ``offspring.reap`` may collect it first.
             if self._process.poll() is not None:
                 self._output.seek(0)
                 remark = fatal_remark(self._output.read().decode("utf-8", "surrogateescape"))

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The state that outlives the daemon on disk: the usage of budgets, in an SQLite database, and the grants, in a file
-beside it. The daemon starts from them; the commands ``quota`` and ``grant`` show and change them, beside it or alone.
+in the same directory. The daemon reads both at its start. The commands ``quota`` and ``grant`` show and change them,
+whether a daemon runs or not.
 
-One transaction writes a total and the socket counters it comes from, so that each byte counts once even after a crash:
-a restarted daemon goes on from these counters. Totals are added to, never overwritten, so that ``quota reset`` works
-beside a running daemon. Counters belong to one boot of the host. For privacy, only the owner can access the files.
+One transaction writes a total together with the socket counters that it comes from. So each byte counts once even after
+a crash: a restarted daemon continues from these counters. Totals are added to, never overwritten, so that ``quota
+reset`` works while a daemon runs. Counters belong to one boot of the host. For privacy, only the owner can access the
+files.
 """
 
 from __future__ import annotations
@@ -191,7 +193,7 @@ def change_grants(path: Path, edit: Callable[[Sequence[Grant]], Sequence[Grant]]
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # against a concurrent command
+            fcntl.flock(directory, fcntl.LOCK_EX)  # excludes a concurrent command
             grants = edit(read_grants(path))[-_MOST_GRANTS:]
             fresh = path.with_name(f".{path.name}.new")
             fresh.unlink(missing_ok=True)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Multipath UDP: the packets of a tunnel over several paths, without the tunnel program's knowing."""
+"""Multipath UDP: sends the packets of a tunnel program over several paths, without a change of that program."""

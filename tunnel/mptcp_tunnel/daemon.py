@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon of one host: it tells the kernel programs about each tunnel's paths, and talks to the other ends.
+"""The daemon of one host: passes the state of each tunnel's paths to the kernel programs, and exchanges messages with
+the other ends.
 
 messages ──▶ sessions ──▶ maps of the programs
    ▲            │
@@ -42,23 +43,25 @@ _NEVER: Final = 1 << 63
 _TURN: Final = 25_000_000
 """Nanoseconds between two checks of a relay's tunnels for due work."""
 _TELL: Final = 2_000_000_000
-"""Nanoseconds between two updates of the programs, which use every path after five seconds without one."""
+"""Nanoseconds between two updates of the programs. If they get no update for five seconds, they use every path."""
 _UPLINKS: Final = 1_000_000_000
 """Nanoseconds between two checks of the uplinks, their addresses and gateways."""
 _TENTHS: Final = 10
-"""A proxy checks a tenth of its tunnels each second: a thousand route queries at once take too long."""
+"""Number of parts in which a proxy checks its tunnels, one part each second, because a thousand route queries at once
+take too long."""
 _MEND: Final = 10_000_000_000
-"""Nanoseconds between two checks for what other programs may have removed."""
+"""Nanoseconds between two checks for objects that other programs may have removed."""
 _PAUSE: Final = 0.004
 """Seconds for which a proxy lets messages accumulate: a message read in a batch takes half the time of a single one.
-The kernel's stamp tells when each came."""
+The kernel's time stamp shows when each message came."""
 _STALE: Final = 200_000_000
-"""Nanoseconds. A message that waited longer says nothing about now; skipping it ends a backlog soon."""
+"""Nanoseconds. A message that waited longer does not show the present state of a path. It is skipped, so that a backlog
+ends soon."""
 _BATCH: Final = 64
 _LEAST_CHANGE: Final = 0.02
-"""Relative change of a rate that the programs are told at once."""
+"""Relative change of a rate from which on the programs get the new rate at once."""
 _DELAY: Final = 1_000_000
-"""The same for a delay, nanoseconds."""
+"""Change of a delay, nanoseconds, from which on the programs get it at once."""
 _QUEUE: Final = 5_000_000
 
 
@@ -70,22 +73,23 @@ class _Running:
         count = len(tunnel.paths) if self.is_relay else MOST_PATHS
         self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
         self.begun: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
-        """For each path: since when it has these ends (nanoseconds since the epoch, unique), and its counters then."""
+        """For each path: since when it has these ends (nanoseconds since the epoch, unique), and its counters at that
+        time."""
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
-        """What the programs were told last."""
+        """State of each path that was last passed to the programs."""
         self.leasts: list[int | None] = [None] * count
-        """Each path's least delay at that time, by clocks that differ."""
+        """Least delay of each path at that time, measured between the clocks of both ends, which differ."""
         self.lives = [False] * count
         """Which paths were alive, as logged last. A silent path may still be used."""
         self.told = 0
         self.troubles: dict[int, str] = {}
         self.patience = 0
-        """What the resequencer was told last, nanoseconds."""
+        """Patience last passed to the resequencer, nanoseconds."""
         self.mtu: int | None = None
         """Largest packet of the narrowest path, as logged last."""
         self.due = self.queued = _NEVER
-        """When to check this tunnel again, and when the heap has it."""
+        """``due``: when to check this tunnel again; ``queued``: the time of its entry in the heap."""
 
 
 class Daemon:
@@ -98,12 +102,12 @@ class Daemon:
         self._relays = [each for each in self._running if each.is_relay]
         self._by_identifier = {each.key.identifier: each for each in self._running}
         self._changed: dict[_Running, None] = {}
-        """A proxy's tunnels with news for the programs."""
+        """A proxy's tunnels whose changes the programs must get."""
         self._more = False
         self._led = set[int]()
-        """IP versions by which relays came."""
+        """IP versions that relays have used."""
         self._looks: list[tuple[int, int]] = []
-        """A heap of when to check which of a proxy's tunnels if no message comes."""
+        """A heap with the time at which each of a proxy's tunnels must be checked if no message comes."""
         self._network = Network()
         self._selector = selectors.DefaultSelector()
         self._programs: Programs
@@ -113,11 +117,11 @@ class Daemon:
         self._answering: StatusSocket
         self._is_watched = watchdog_seconds(os.environ) is not None
         self._classes: dict[int, tuple[int, int]] = {}
-        """By the path's ID: its HTB class and rate cap, bits/s, 0 for none, as the throttler says."""
+        """From the throttler, by the path's ID: HTB class and rate cap, bits/s (0 if it has no cap)."""
         self._device = self._tenth = 0
         self._begun = 0
         self.refused = 0
-        """Messages with a wrong code or an unknown sender."""
+        """Number of messages with a wrong code or an unknown sender."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -180,7 +184,8 @@ class Daemon:
             self._more = False
 
     def _mend(self) -> None:
-        """Restore what others removed. Raises KernelError if that fails: a restart makes everything anew."""
+        """Restore objects that other programs removed. Raises KernelError if that fails; the daemon then ends, and its
+        restart makes all objects anew."""
         self._network.mend(self._device)
         self._programs.mend()
         if self._resequencer.mend():
@@ -199,7 +204,7 @@ class Daemon:
                 for index, state in enumerate(running.states):
                     if state is not None and state.interface not in self._uplinks.indices:
                         self._move(running, index, None)
-                        running.session.paths[index].remote = None  # until it is proven anew
+                        running.session.paths[index].remote = None  # until the address is proven again
 
     def _look(self, now: int) -> None:
         """Update a proxy's tunnels that messages changed, and those that are due."""
@@ -227,7 +232,7 @@ class Daemon:
                 if running.is_relay or state is None:
                     continue
                 (local, remote), interface = state.outside, state.interface
-                with suppress(KernelError):  # no route for now: the one that was known may come back
+                with suppress(KernelError):  # there is no route at present, but the known one may come back
                     next_hop = self._routes.next_hop(remote.address, local.address, interface)
                     if next_hop != state.next_hop:
                         name = f"tunnel {running.tunnel.name}: path {index}"
@@ -250,11 +255,11 @@ class Daemon:
             self._changed.update((each, None) for each in self._running if not each.is_relay)
 
     def status(self) -> dict[str, Any]:
-        """Return the status, for people and programs."""
+        """Return the status for the status socket."""
         now = time.monotonic_ns()
         for each in self._running:
             if not each.is_relay:
-                self._count(each, now)  # a relay's are counted each turn
+                self._count(each, now)  # the counters of a relay's tunnels are read each turn
         return {"refused": self.refused, "tunnels": [self._shown(each, now) for each in self._running]}
 
     def _find(
@@ -278,7 +283,7 @@ class Daemon:
             self._move(running, index, after)
 
     def _move(self, running: _Running, index: int, state: PathState | None) -> None:
-        """Set a path's state; None: the path is gone."""
+        """Set a path's state; None means that the path no longer exists."""
         before = running.states[index]
         if before is not None and (state is None or before.outside != state.outside):
             self._programs.forget_outside(before.outside, (running.number, index))
@@ -339,14 +344,14 @@ class Daemon:
                 class_id, _ = self._cap(running, message.path)
                 self._uplinks.send(receiver.interface, each.ends, payload, class_id)
             if running.is_relay:
-                continue  # it is followed each turn
+                continue  # a relay's tunnels are updated each turn
             if moved:
                 self._learn(running, message.path, each.ends, receiver.interface)
             if self._has_changed(running, message.path, now):
                 self._changed[running] = None
 
     def _has_changed(self, running: _Running, index: int, now: int) -> bool:
-        """Tell whether a message just changed its path from what the programs were told."""
+        """Tell whether a message has changed its path's state from the state that the programs have."""
         state, estimator = running.states[index], running.session.paths[index].estimator
         if state is None:
             return False
@@ -364,7 +369,7 @@ class Daemon:
         )
 
     def _learn(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
-        """Take a new address of a relay's path."""
+        """Process a new address of a relay's path."""
         name = f"tunnel {running.tunnel.name}: path {index}"
         version = ends.local.address.version
         try:
@@ -376,7 +381,7 @@ class Daemon:
             running.troubles.pop(index, None)
             log.info("%s comes from %s", name, ends.remote)
         except KernelError as error:
-            if running.troubles.get(index) != str(error):  # once, however often it is tried again
+            if running.troubles.get(index) != str(error):  # log an error once, even if it occurs at each retry
                 running.troubles[index] = str(error)
                 log.warning("%s: %s", name, error)
             running.session.paths[index].remote = None  # the next probe tries again
@@ -399,7 +404,7 @@ class Daemon:
         running.patience = 0  # the resequencer does not know these ends
 
     def _follow(self, running: _Running, now: int) -> None:
-        """Tell the programs what changed in a tunnel."""
+        """Pass the changes of a tunnel to the programs."""
         session, inside = running.session, running.inside
         if inside is None:
             return
@@ -430,7 +435,7 @@ class Daemon:
                 except KernelError as error:
                     log.warning("%s; packets pass as they come", error)
             split = running.tunnel.split
-            # Until the rate is found, a queue that seems long may not exist.
+            # While the rate is not yet known, the queue may only seem long.
             known = all(path.estimator.full for path, lives in zip(session.paths, alive, strict=True) if lives)
             bounded = known and split.queue and split.mode is not Mode.WEIGHTS
             queue = split.queue + max(session.delays(now)) if bounded else 0

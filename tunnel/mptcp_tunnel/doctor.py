@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-tunnel doctor``: what keeps this host from a working tunnel. It changes nothing."""
+"""``mptcp-tunnel doctor``: finds the problems that keep a tunnel of this host from working. It changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DAEMON = "the daemon"
 
 
 def examined(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Yield all findings. *status*: the daemon's; None if it does not answer."""
+    """Yield all findings. *status*: the daemon's status; None if the daemon does not answer."""
     lacking = missing()
     for need, reason in lacking.items():
         yield fail("kernel", f"{need.what}: {reason}", need.why, need.remedy)
@@ -72,7 +72,7 @@ def _ways(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
 
 
 def program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
-    """*bound*: the UDP ports in use on this host."""
+    """Check whether the tunnel program runs. *bound*: the UDP ports in use on this host."""
     check = f"tunnel {tunnel.name}: program"
     if tunnel.port in bound:
         return ok(check, f"a program has UDP port {tunnel.port}")
@@ -85,7 +85,7 @@ def program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
 
 
 def running(tunnels: Sequence[Tunnel], status: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Check what the running daemon says about its paths."""
+    """Check the state of the paths that the running daemon reports."""
     if status is None:
         yield warn(_DAEMON, "it does not answer", "the tunnels are not split", "systemctl status mptcp-tunnel")
         return

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Estimates of one direction of a path: its rate, its delay, its life. Pure; times are nanoseconds.
+"""Estimates the rate, the delay and the life of a path in one direction. Pure; times are nanoseconds.
 
-Each message from the other end is a sample: how long a message took (by clocks that differ), how many bytes the joiner
-there had counted by then, and how many the splitter here had sent. No acknowledgements are needed.
+Each message from the other end is a sample. It shows how long a message took (measured between the clocks of both ends,
+which differ), how many bytes the joiner of the other end had counted by then, and how many the splitter of this end had
+sent. No acknowledgements are needed.
 
 - **Delay**: the least message time of the last :data:`DELAY_SECONDS`. The clock offset is the same on all paths and
   cancels out in the difference between two paths, which is all that counts.
 - **Queue**: a message's time beyond that minimum.
-- **Rate**: while a queue stands on the path and most of it is ours, the path's capacity is what it delivers. While none
-  stands although the assumed rate is used up, the path can carry more: the rate rises by :data:`RISE` a sample.
+- **Rate**: while the path has a queue that consists mostly of the tunnel's packets, the delivered rate is the capacity
+  of the path. If it has no queue although the assumed rate is used up, the path can carry more, and the assumed rate
+  rises by :data:`RISE` per sample.
 - **Loss**: the share of the bytes of the last :data:`LOSS_SECONDS` that were dispatched and not delivered.
 - **Life**: a path is silent after :data:`DEAD_SECONDS` without a message.
 """
@@ -23,64 +25,65 @@ SECOND: Final = 1_000_000_000
 DELAY_SECONDS: Final = 30.0
 _DELAY_WINDOW: Final = round(DELAY_SECONDS * SECOND)
 DEAD_SECONDS: Final = 0.3
-"""With probes twenty times a second."""
+"""A path is silent after this time without a message. Probes come twenty times a second."""
 _DEAD: Final = round(DEAD_SECONDS * SECOND)
 QUEUE: Final = 5_000_000
-"""A message that took this much longer than the fastest one found a queue."""
+"""If a message took this much longer than the fastest one, the path had a queue."""
 SPAN: Final = 200_000_000
 """Delivered bytes are averaged over this time."""
 DRAIN: Final = 0.97
 """Share of the delivered rate that is sent, so that the queue drains."""
 OURS: Final = 0.7
-"""If we carry more than this share of the assumed rate, the queue counts as ours."""
+"""If the tunnel sends more than this share of the assumed rate, the queue counts as caused by the tunnel."""
 RISE: Final = 1.05
 FIRST_RISE: Final = 1.25
-"""Until the path was full once."""
+"""Factor by which the assumed rate rises per sample until the path was full once."""
 GENTLE_RISE: Final = 1.01
 NEAR: Final = 1.1
-"""Up to this multiple of a full path's last rate, the rate rises gently: too high a rate makes a queue."""
+"""Up to this multiple of the rate at which the path was last full, the assumed rate rises gently, because a too high
+rate causes a queue."""
 BUSY: Final = 0.9
-"""Above this share of the assumed rate, the splitter limits the path."""
+"""If the carried rate is above this share of the assumed rate, the assumed rate limits the path."""
 FIRST_RATE: Final = 10e6
 """Bits/s, assumed of an unknown path."""
 LEAST_RATE: Final = 64e3
 MOST_RATE: Final = 10e9
 LONGEST: Final = 10 * SECOND
-"""A longer delay or queue is not a path's: the other end can report anything."""
+"""Upper limit of delays and queues. A longer one is not real: the other end may report any value."""
 
 
 LOSS_SECONDS: Final = 10.0
 LEAST_LOSS_BYTES: Final = 50_000
-"""Below this, no loss is reported: it would be one or two packets."""
+"""If fewer bytes were sent, no loss is reported, because it would be only one or two packets."""
 LEAST_LOSS: Final = 0.005
-"""A sender that fills the path's queue causes less."""
+"""Share of loss below which a path gets no extra cost. A sender that fills the path's queue causes less loss."""
 LOSS_COST: Final = SECOND
 """Delay added per unit of loss: a path that loses 1 % counts as 10 ms longer."""
 
 
 class Sample(NamedTuple):
-    """What one message says about the direction from here to the other end."""
+    """The information of one message about the direction from this end to the other end."""
 
     time: int
-    """When it came here, by the clock here."""
+    """When the message arrived at this end, by the clock of this end."""
     sent: int
-    """When the message that it repeats was sent from here."""
+    """When this end sent the message whose token it repeats."""
     arrived: int
-    """When that message arrived there, by the clock there."""
+    """When that message arrived at the other end, by the clock of the other end."""
     counted: int
-    """When the joiner's bytes were read there, by the clock there."""
+    """When the joiner's counter was read at the other end, by the clock of the other end."""
     delivered: int
-    """The joiner's bytes."""
+    """Bytes that the joiner had counted."""
     dispatched: int
-    """Bytes that the splitter here had counted when the message was sent."""
+    """Bytes that the splitter of this end had counted when the message was sent."""
 
 
 class DelayEstimator:
-    """The least message time of the last :data:`DELAY_SECONDS`, by clocks that differ."""
+    """The least message time of the last :data:`DELAY_SECONDS`, measured between two clocks that differ."""
 
     def __init__(self) -> None:
         self._rising: deque[tuple[int, int]] = deque()
-        """Candidates for the minimum: when heard, and time taken."""
+        """Candidates for the minimum: when the message came, and how long it took."""
 
     def add(self, time: int, took: int) -> int:
         """Add a message that *took* this long; return its excess over the minimum."""
@@ -93,7 +96,7 @@ class DelayEstimator:
         return took - rising[0][1]
 
     def least(self, now: int) -> int | None:
-        """Return the minimum, None if nothing was heard in that time."""
+        """Return the minimum; None if no message came in that time."""
         rising = self._rising
         while rising and rising[0][0] < now - _DELAY_WINDOW:
             rising.popleft()
@@ -101,16 +104,16 @@ class DelayEstimator:
 
 
 class PathEstimator:
-    """One path, from here to the other end."""
+    """Estimates for one path, in the direction to the other end."""
 
     def __init__(self, rate: float = FIRST_RATE) -> None:
         self.rate = rate
         """Assumed capacity, bits/s."""
         self.full = 0.0
-        """Bits/s that the path carried when it was full last; 0 if it never was."""
+        """Rate that the path carried when it was last full, bits/s; 0 if it was never full."""
         self.delays = DelayEstimator()
         self.queue = 0
-        """Excess time of the last message."""
+        """Time of the last message in excess of the minimum."""
         self.heard: int | None = None
         """When the other end last reported a newer message."""
         self._latest = 0
@@ -122,7 +125,7 @@ class PathEstimator:
 
     def observe(self, sample: Sample) -> None:
         """Learn from *sample*, which must be newer than the previous ones."""
-        if sample.sent > self._latest:  # a message that repeats an older one says nothing about the path now
+        if sample.sent > self._latest:  # a message that repeats an older one does not show that the path is alive
             self._latest, self.heard = sample.sent, sample.time
         self.queue = min(self.delays.add(sample.time, sample.arrived - sample.sent), LONGEST)
         counts = self._counts
@@ -149,31 +152,31 @@ class PathEstimator:
         carried = 8 * (sample.delivered - first.delivered) * SECOND / span
         dispatched = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
         if min(queue for _, queue in counts) > QUEUE:
-            # Others' queue does not show how much of our traffic the path would carry.
+            # A queue of other traffic does not show how much of the tunnel's traffic the path could carry.
             if carried > OURS * self.rate or dispatched > carried / DRAIN:
                 self.rate, self.full = DRAIN * carried, carried
         elif self.queue > QUEUE and self.full and self.rate > max(self.full, carried) > OURS * self.rate:
-            self.rate = DRAIN * max(self.full, carried)  # it had been raised too far
+            self.rate = DRAIN * max(self.full, carried)  # the assumed rate had been raised too far
         elif carried > BUSY * self.rate and self.queue <= QUEUE:
             near = self.full <= self.rate < NEAR * self.full
             self.rate *= GENTLE_RISE if near else RISE if self.full else FIRST_RISE
         self.rate = min(max(self.rate, LEAST_RATE), MOST_RATE)
 
     def lives(self, now: int, interval: int) -> bool:
-        """Tell whether the path was heard lately; messages are expected each *interval*."""
+        """Tell whether a message came recently by the path; messages are expected each *interval*."""
         return self.heard is not None and now < self.silent_at(interval)
 
     def silent_at(self, interval: int) -> int:
-        """Return when the path becomes silent if nothing more comes; 0 if nothing ever came."""
+        """Return when the path becomes silent if no further message comes; 0 if no message ever came."""
         return 0 if self.heard is None else self.heard + max(_DEAD, 3 * interval) + 1
 
     def restart_clock(self) -> None:
-        """Forget what was measured by the other end's clock, which restarted."""
+        """Forget all measurements by the other end's clock, because that clock restarted."""
         self.delays = DelayEstimator()
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was delivered: the path was dead meanwhile, or has another address."""
+        """Forget the delivered bytes, because the path was dead meanwhile, or has another address."""
         self._counts.clear()
         self._marks.clear()
         self.queue = 0
@@ -185,7 +188,7 @@ class PathEstimator:
 
     @property
     def loss_cost(self) -> int:
-        """Return the delay that counts for the path's loss, nanoseconds."""
+        """Return the extra delay that stands for the path's loss, nanoseconds."""
         loss = self.loss or 0.0
         return round(loss * LOSS_COST) if loss >= LEAST_LOSS else 0
 
@@ -202,7 +205,7 @@ class PathEstimator:
 
 
 def differences(estimators: Sequence[DelayEstimator], now: int) -> list[int]:
-    """Return each path's delay beyond the least one; 0 if unknown."""
+    """Return each path's delay in excess of the least delay; 0 if it is unknown."""
     delays = [each.least(now) for each in estimators]
     least = min((each for each in delays if each is not None), default=0)
     return [0 if each is None else min(each - least, LONGEST) for each in delays]

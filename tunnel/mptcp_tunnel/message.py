@@ -26,7 +26,7 @@ _FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQQ")
 SIZE: Final = _FIELDS.size + _MAC_BYTES
 """Bytes of an unpadded message."""
 LARGEST: Final = 1472
-"""Bytes of the largest padded one, to find the path's largest packet."""
+"""Bytes of the largest padded message, to find the path's largest packet."""
 
 
 class Kind(enum.IntEnum):
@@ -40,20 +40,21 @@ _KINDS: Final = {each.value: each for each in Kind}
 
 
 class Message(NamedTuple):
-    """One message. ``heard``, ``heard_token`` and ``heard_at`` are of the last one that its sender got on this path."""
+    """One message. ``heard``, ``heard_token`` and ``heard_at`` describe the last message that its sender received on
+    this path."""
 
     kind: Kind
     path: int
     sent: int
     token: int
-    """64 bits; only a receiver of this message knows them."""
+    """Token of 64 bits, which only a receiver of this message knows."""
     heard: int
-    """That message's ``sent``."""
+    """``sent`` of the last received message."""
     heard_token: int
     heard_at: int
-    """When it was received."""
+    """When that message was received."""
     received_bytes: int
-    """Counted by the sender's joiner on this path."""
+    """Bytes that the sender's joiner has counted on this path."""
 
 
 class Key:
@@ -61,7 +62,7 @@ class Key:
 
     def __init__(self, secret: bytes) -> None:
         self.identifier = sha256(b"mptcp-tunnel identifier" + secret).digest()[:IDENTIFIER_BYTES]
-        """Names the relay on the wire without revealing the secret."""
+        """Identifies the relay on the wire without revealing the secret."""
         self._key = sha256(b"mptcp-tunnel messages" + secret).digest()
 
     def code(self, body: bytes) -> bytes:

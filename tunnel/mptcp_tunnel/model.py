@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 MOST_PATHS: Final = 8
 MOST_TUNNELS: Final = 1024
 MAGIC: Final = 0xF4
-"""First byte of probes and answers: neither WireGuard (1 to 4) nor OpenVPN (an opcode << 3, to 0x5f) begins with it."""
+"""First byte of probes and answers. No packet of WireGuard (1 to 4) or OpenVPN (an opcode << 3, up to 0x5f) begins with
+it."""
 
 Address = IPv4Address | IPv6Address
 
@@ -37,13 +38,13 @@ class Mode(enum.IntEnum):
     """How to choose a path for a packet: ``enum mode`` of ``kernel/programs/tunnel.h``."""
 
     SPILL = 0
-    """Where it arrives first; a longer path's delay counts up to a bound."""
+    """The path on which the packet arrives first; a longer path's delay counts up to a limit."""
     ORDER = 1
-    """The first whose queue is short."""
+    """The first path whose queue is short."""
     WEIGHTS = 2
-    """By fixed shares of the bytes."""
+    """Paths by fixed shares of the bytes."""
     ONE = 3
-    """The first that is alive."""
+    """The first path that is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,13 @@ class Split:
 
     mode: Mode = Mode.SPILL
     spill: int = 10_000_000
-    """Nanoseconds. SPILL: the most that a longer path's delay counts; ORDER: the longest queue."""
+    """Nanoseconds. For SPILL: maximum that a longer path's delay counts; for ORDER: maximum queue."""
     weights: tuple[int, ...] = ()
-    """Of WEIGHTS, by path; a path without one has 1."""
+    """Weights for WEIGHTS, by path; a path without a weight has 1."""
     queue: int = 30_000_000
-    """Nanoseconds that a packet may wait on a path before others are dropped; 0: any."""
+    """Maximum queue of a path, nanoseconds, beyond which packets are dropped; 0 means no maximum."""
     duplicate: bool = False
-    """Light packets, and those marked as expedited, go by two paths."""
+    """Whether small packets, and packets marked as expedited, are sent by two paths."""
 
     def share(self, path: int) -> float | None:
         """Return a path's fixed share of the bytes; None in other modes."""
@@ -69,7 +70,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class PathState:
-    """A path, as the splitter knows it."""
+    """The state of a path for the splitter."""
 
     outside: Ends
     interface: int
@@ -80,11 +81,11 @@ class PathState:
     rate: float = 10e6
     """Bits/s."""
     delay: int = 0
-    """Nanoseconds beyond the least delay of a path."""
+    """Delay in excess of the path with the least delay, nanoseconds."""
     queue: int = 0
     """Nanoseconds that the last probe waited on the path."""
     class_id: int = 0
-    """HTB class of its packets; 0: the interface's own choice."""
+    """HTB class of the path's packets; 0 means that the interface chooses."""
 
 
 class PathCounters(NamedTuple):

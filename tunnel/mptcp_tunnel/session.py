@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One tunnel at either end: what it sends on its paths and when, and which messages it trusts. Pure.
+"""One end of a tunnel: decides which messages it sends on its paths and when, and which received messages it trusts.
+Pure.
 
-A path's address is proven by a message that repeats the token sent to that address, and nowhere else. An attacker who
-replays messages under his own address, or forges another's, never gets there. A token is made from the time and the
-address with a secret of this end (like the cookies of RFC 6347, 4.2.1), so an unproven address needs no state. Times
-are nanoseconds of the monotonic clock.
+A path's address is proven by a message that repeats a token which was sent only to that address. An attacker who
+replays messages from his own address, or forges a source address, cannot repeat that token. A token is computed from
+the time and the address with a secret of this end (like the cookies of RFC 6347, 4.2.1), so an unproven address needs
+no state. Times are nanoseconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,45 +21,46 @@ from mptcp_tunnel.model import End, PathCounters
 from mptcp_tunnel.sizes import SizeSearch
 
 PROBE: Final = SECOND // 20
-"""Between two probes of a path while the tunnel carries packets."""
+"""Pause between two probes of a path while the tunnel carries packets."""
 IDLE_PROBE: Final = SECOND
 IDLE: Final = 5 * SECOND
-"""After the last packet."""
+"""The tunnel counts as idle this long after its last packet."""
 PATIENCE: Final = SECOND // 100
-"""Added to the difference of the delays."""
+"""Time added to the difference of the delays to get the patience of the resequencer."""
 DISPATCHES: Final = 64
-"""Messages whose splitter count is remembered: 3 s of them, a minute's in an idle tunnel."""
+"""Number of messages for which the splitter's counter is remembered: these are 3 s, or a minute in an idle tunnel."""
 UNPROVEN: Final = 100
-"""Answers to unproven addresses between two probes."""
+"""Maximum number of answers to unproven addresses in the time between two probes."""
 NO_COUNTERS: Final = PathCounters(0, 0, 0, 0)
 
 
 @dataclass(slots=True)
 class Path:
     estimator: PathEstimator = field(default_factory=PathEstimator)
-    """The direction from here."""
+    """Estimates for the direction to the other end."""
     incoming: DelayEstimator = field(default_factory=DelayEstimator)
-    """The direction to here."""
+    """Delay in the direction to this end."""
     remote: End | None = None
     """The other end's proven address on this path."""
     repeated: int = 0
-    """Our ``sent`` that the newest message repeated."""
+    """``sent`` of the own message that the newest received message repeated."""
     heard: int = 0
-    """That message's own ``sent``."""
+    """``sent`` of the newest received message."""
     heard_token: int = 0
     heard_at: int = 0
     dispatched: dict[int, int] = field(default_factory=dict)
-    """The splitter's bytes when a message was sent to ``remote``, by ``sent``."""
+    """The splitter's byte counter when a message was sent to ``remote``, by the message's ``sent``."""
     sizes: SizeSearch = field(default_factory=SizeSearch)
     due: int = 0
     counters: PathCounters = NO_COUNTERS
 
 
 class Session:
-    """The paths of one tunnel. A relay's are probed, a proxy's answer."""
+    """The paths of one tunnel. A relay sends probes on its paths; a proxy answers them."""
 
     def __init__(self, kind: Kind, remotes: Sequence[End | None], secret: bytes) -> None:
-        """*kind*: of this end's messages; *remotes*: peers, None if learned; *secret*: 16 to 32 random bytes."""
+        """*kind*: kind of this end's messages; *remotes*: the other end of each path, None if it is learned; *secret*:
+        16 to 32 random bytes."""
         self.kind = kind
         self.paths = [Path(remote=each) for each in remotes]
         self._secret = secret
@@ -66,12 +68,12 @@ class Session:
         self._moved = 0
         """When the tunnel last carried a packet."""
         self._woken = 0
-        """When it did so after an idle time."""
+        """When the tunnel last carried a packet after an idle time."""
         self._due_then = IDLE_PROBE
-        """The expected interval when a path was heard last."""
+        """The expected interval of messages when the last message came."""
 
     def count(self, counters: Sequence[PathCounters], now: int) -> None:
-        """Take the programs' counters of each path."""
+        """Process the programs' *counters* of each path."""
         idle = self.interval(now) == IDLE_PROBE
         for path, counted in zip(self.paths, counters, strict=False):
             if counted != path.counters:
@@ -90,8 +92,8 @@ class Session:
                 yield index, self._message(index, path.remote, now)
 
     def larger(self, now: int) -> Iterator[tuple[int, Message, int]]:
-        """Yield probes for the largest packet: path, message, payload bytes. They may be lost: a path's life must not
-        depend on them."""
+        """Yield probes for the largest packet: path, message, payload bytes. They may be lost, so a path's life must
+        not depend on them."""
         for index, (path, lives) in enumerate(zip(self.paths, self.alive(now), strict=True)):
             sent = now + 1  # a probe may leave now
             if lives and path.remote is not None and (size := path.sizes.next(sent)) is not None:
@@ -99,20 +101,21 @@ class Session:
                 yield index, self._message(index, path.remote, sent), size - headers
 
     def restart(self, index: int) -> None:
-        """Forget what was learned of a path: it has another route now."""
+        """Forget the estimates of a path, because it has another route now."""
         path = self.paths[index]
         path.estimator.restart_clock()
         path.incoming, path.sizes = DelayEstimator(), SizeSearch()
 
     def receive(self, message: Message, source: End, now: int, came: int | None = None) -> tuple[Message | None, bool]:
-        """Take a valid message that *came* recently, None for now; return the answer, and whether the path moved."""
+        """Process a valid message that *came* recently (None means now). Return the answer, if any, and whether the
+        path's remote address changed."""
         came = now if came is None else came
         if message.kind is self.kind or message.path >= len(self.paths):
             return None, False
         path = self.paths[message.path]
         answers = self.kind is Kind.ANSWER
         if message.heard_token != self._token(message.path, source, message.heard):
-            # The source may be forged: answer it, and believe nothing.
+            # The source may be forged: answer it, but do not use the message otherwise.
             answers = answers and self._may_answer(now)
             return (self._message(message.path, source, now, message, came) if answers else None), False
         # A message that repeats a later one of ours is newer; a restarted host's clock may be behind.
@@ -120,7 +123,7 @@ class Session:
             return None, False  # out of order, or a duplicate
         path.repeated = message.heard
         if path.sizes.answered(message.heard):
-            return None, False  # its size made it slow: neither end may take that for a queue
+            return None, False  # a large message is slow by its size, which must not count as a queue
         path.heard, path.heard_token, path.heard_at = message.sent, message.token, came
         took = came - message.sent
         least = path.incoming.least(now)
@@ -148,10 +151,10 @@ class Session:
         return [path.remote is not None and path.estimator.lives(now, expected) for path in self.paths]
 
     def used(self, now: int, there: Sequence[bool]) -> list[bool]:
-        """Tell which paths packets use: those that are *there* and alive.
+        """Tell which paths packets use: the paths that are *there* and alive.
 
-        If none is alive, use those that were when a message last came: only the other end's daemon may be gone. Use
-        every path of a tunnel that never heard a message.
+        If no path is alive, use the paths that were alive when the last message came, because maybe only the other
+        end's daemon has ended. If no message ever came, use every path.
         """
         alive = [each and exists for each, exists in zip(self.alive(now), there, strict=True)]
         if any(alive):
@@ -163,7 +166,7 @@ class Session:
         return [path.remote is not None and path.estimator.lives(newest, self._due_then) for path in self.paths]
 
     def next_silence(self, now: int) -> int | None:
-        """Return when the first live path becomes silent if nothing comes; None if none is alive."""
+        """Return when the first live path becomes silent if no message comes; None if no path is alive."""
         expected = self._expected(now)
         times = [path.estimator.silent_at(expected) for path in self.paths if path.remote is not None]
         least = min((each for each in times if each > now), default=None)
@@ -175,19 +178,20 @@ class Session:
         return PROBE if now - self._moved < IDLE else IDLE_PROBE
 
     def delays(self, now: int) -> list[int]:
-        """Return each path's delay from here beyond the least one."""
+        """Return each path's delay to the other end in excess of the least delay."""
         return differences([path.estimator.delays for path in self.paths], now)
 
     def costs(self, now: int) -> list[int]:
-        """Return how much longer than the shortest each path counts: its delay, and more for loss."""
+        """Return each path's cost, nanoseconds: its delay in excess of the least delay, plus an amount for its loss."""
         return [delay + path.estimator.loss_cost for delay, path in zip(self.delays(now), self.paths, strict=True)]
 
     def patience(self, now: int) -> int:
-        """Return how long a received packet may wait for one by another path."""
+        """Return how long a received packet may wait for an earlier packet that comes by another path."""
         return max(differences([path.incoming for path in self.paths], now)) + PATIENCE
 
     def _expected(self, now: int) -> int:
-        """Return the expected interval of messages: the other end may not know yet that it must probe often."""
+        """Return the expected interval of messages. After an idle time it stays long for a while, because the other end
+        may not have noticed yet that it must probe often."""
         return IDLE_PROBE if now - self._woken < 2 * IDLE_PROBE else self.interval(now)
 
     def _may_answer(self, now: int) -> bool:
@@ -201,7 +205,8 @@ class Session:
         return int.from_bytes(blake2s(what, key=self._secret, digest_size=8).digest(), "big")
 
     def _message(self, index: int, to: End, now: int, answered: Message | None = None, came: int = 0) -> Message:
-        """Return a message to *to*; an answer reports *answered*, which *came* a moment ago."""
+        """Return a message to *to*. If it is an answer, it reports the message *answered*, which *came* at that
+        time."""
         path = self.paths[index]
         counted = path.counters
         if to == path.remote:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The settings file, tunnel.yaml: which packets go over which paths. Pure: it takes text.
+"""The settings file, tunnel.yaml: the tunnels and their paths. Pure: it takes text.
 
-A tunnel with ``peer`` belongs to a relay, which has uplinks and probes them. One without belongs to a proxy, and serves
-one relay, whose probes tell its paths.
+A tunnel with ``peer`` is a relay's: the relay has uplinks, and probes them. A tunnel without ``peer`` is a proxy's: it
+serves one relay, and learns the paths from that relay's probes.
 """
 
 from __future__ import annotations
@@ -123,16 +123,16 @@ class Tunnel:
     paths: tuple[tuple[str, str], ...]
     """Names and interfaces."""
     split: Split
-    """For the direction from here."""
+    """How to split the packets in the direction from this host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the daemon runs with, checked."""
+    """The checked settings with which the daemon runs."""
 
     status_socket: Path
     uplinks: tuple[str, ...]
-    """Interfaces that tunnels' packets use."""
+    """Interfaces by which the packets of tunnels leave and come."""
     tunnels: tuple[Tunnel, ...]
     source: str
 
@@ -143,7 +143,8 @@ def settings_schema() -> dict[str, Any]:
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Return the settings in *text*; raise DocumentError with all that is wrong. *source* names the file to people."""
+    """Return the settings in *text*; raise DocumentError with all mistakes. *source*: name of the file, for
+    messages."""
     document = parse_document(text, source)
     section, problems = validate(TunnelsSection, document)
     if section is None or problems:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The largest packet of a path, in both directions: probes are padded, and an answer is as long as its probe. Pure.
+"""Finds the largest packet that a path carries in both directions. Probes are padded, and an answer has the size of its
+probe. Pure.
 
 Times are nanoseconds of the monotonic clock; sizes are bytes of IP packets.
 """
@@ -9,17 +10,17 @@ from __future__ import annotations
 from typing import Final
 
 SIZES: Final = (1280, 1400, 1420, 1440, 1452, 1472, 1492, 1500)
-"""The least of IPv6, what tunnels and PPPoE leave, Ethernet's."""
+"""Sizes to try: the minimum MTU of IPv6, usual sizes with tunnels and PPPoE, and the MTU of Ethernet."""
 TRIES: Final = 3
-"""Of each size, because packets are also lost for other reasons."""
+"""Number of probes of each size, because packets are also lost for other reasons."""
 PACE: Final = 200_000_000
-"""Between two probes."""
+"""Pause between two probes."""
 ANSWERED: Final = 3_000_000_000
-"""How long to wait for an answer to the last one."""
+"""How long to wait for an answer to the last probe."""
 AGAIN: Final = 600_000_000_000
-"""Between two searches."""
+"""Pause between two searches."""
 SOON: Final = 10_000_000_000
-"""After a search that found nothing: the path was not there."""
+"""Pause after a search without any answer: the path was probably down."""
 
 
 class SizeSearch:
@@ -27,15 +28,15 @@ class SizeSearch:
 
     def __init__(self) -> None:
         self.largest: int | None = None
-        """The largest that passed in the last search."""
+        """The largest size that passed in the last search."""
         self._found = 0
         self._left: list[int] = []
         self._sent: dict[int, int] = {}
-        """Sizes of this search, by when they were sent."""
+        """Sizes of the probes of this search, by the time they were sent."""
         self._due = 0
 
     def next(self, now: int) -> int | None:
-        """Return the size of the packet to send *now*, None for none."""
+        """Return the size of the packet to send *now*; None if no probe is due."""
         if now < self._due:
             return None
         if not self._left:
@@ -50,7 +51,7 @@ class SizeSearch:
         return size
 
     def answered(self, sent: int) -> bool:
-        """Take an answer to the probe *sent* then; tell whether it was of this search."""
+        """Process an answer to the probe that was *sent* at this time; tell whether the probe was of this search."""
         size = self._sent.get(sent)
         if size is None:
             return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The socket at which the daemon answers: one line of JSON may make a request first, and the status follows.
+"""The socket at which the daemon answers with its status. A client may first send a request, one line of JSON.
 
-A client that is silent for :data:`PATIENCE_SECONDS`, or ends its side, gets only the status.
+A client that sends nothing for :data:`PATIENCE_SECONDS`, or closes its side, gets only the status.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 0.1
 LARGEST_REQUEST: Final = 1 << 20
-"""Bytes."""
+"""Maximum size of a request, bytes."""
 ANSWER_SECONDS: Final = 5.0
-"""Time for a client to read a piece of the answer."""
+"""Maximum time for a client to read a piece of the answer."""
 _NOT_UNDERSTOOD: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 Request = dict[str, Any]
 
 
 class StatusSocket:
-    """For root, and for the throttler's user, which sets the paths' classes."""
+    """The socket. Only root and the throttler's user, which sets the paths' classes, may connect to it."""
 
     def __init__(
         self, path: Path, selector: selectors.BaseSelector, take: Callable[[Request], None], status: Callable[[], Any]
     ) -> None:
-        """Listen at *path*; make its directory if need be. *take* may raise what malformed JSON leads to. Raises
-        KernelError."""
+        """Listen at *path*; make its directory if it is missing. *take* gets each request, and may raise an exception
+        if the JSON has another form than expected. Raises KernelError."""
         self._path, self._selector, self._take, self._status = path, selector, take, status
         self._made = not path.parent.exists()
         self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}
-        """Until when to wait for more of a request, and what came of it."""
+        """For each client, until when to wait for more of its request, and the bytes received so far."""
         self._answered: dict[socket.socket, tuple[float, memoryview]] = {}
-        """Until when a client must read more, and what is left of its answer."""
+        """For each client, until when it must read more, and the rest of its answer."""
         self._listening = socket.socket(socket.AF_UNIX)
         try:
             path.parent.mkdir(mode=0o755, exist_ok=True)
@@ -81,7 +81,7 @@ class StatusSocket:
         """Answer clients that have been silent for long enough, and drop those that do not read."""
         now = time.monotonic()
         for client in [each for each, (until, _) in self._waiting.items() if until <= now]:
-            self._read(client)  # it may have sent more while the daemon was busy
+            self._read(client)  # the client may have sent more while the daemon was busy
         for client in [each for each, (until, _) in self._answered.items() if until <= now]:
             self._leave(client)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The interfaces of tunnels' packets, while they exist.
+"""The interfaces by which the packets of tunnels leave and come, while they exist.
 
-An uplink may come after the daemon, go, and come back as another device of the same name.
+An uplink may appear after the daemon's start, disappear, and come back as another device with the same name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Uplink:
 
 
 class Uplinks:
-    """One host's uplinks: the joiner is attached to them, and messages go and come by them."""
+    """One host's uplinks. The joiner is attached to them, and messages leave and come by them."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Uplinks:
         self._names, self._programs, self._selector, self._read = tuple(names), programs, selector, read
         self._there: dict[str, _Uplink] = {}
         self._missing: dict[str, str] = {}
-        """Why an uplink is missing, logged once."""
+        """Why each missing uplink is missing. Each reason is logged once."""
 
     def close(self) -> None:
         for name in list(self._there):
@@ -54,7 +54,7 @@ class Uplinks:
         return {each.index for each in self._there.values()}
 
     def follow(self) -> bool:
-        """Take up new uplinks, and leave those that have gone; return whether anything changed."""
+        """Start to use new uplinks, and stop to use removed ones; return whether anything changed."""
         changed = False
         for name in self._names:
             uplink = self._there.get(name)
@@ -76,7 +76,7 @@ class Uplinks:
         return changed
 
     def send(self, name: str, ends: Ends, payload: bytes, class_id: int) -> None:
-        """Send a message by an uplink, in an HTB class. What cannot leave counts as lost."""
+        """Send a message by an uplink, in an HTB class. A message that cannot leave counts as lost."""
         uplink = self._there.get(name)
         if uplink is not None:
             uplink.sender.send(ends, payload, class_id)

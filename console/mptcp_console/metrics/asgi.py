@@ -32,7 +32,7 @@ from .squid import SquidPages
 KEPT_SECONDS = 0.5
 """Lifetime of a cached answer."""
 THROTTLER_SECONDS = 1.5
-"""The throttler's time to answer: within 2 s Prometheus knows that it does not."""
+"""Maximum time for the throttler to answer. So within 2 s Prometheus gets the information that it does not answer."""
 SQUID_SECONDS = 1.0
 SCHEMA = 2
 """The supported version of the throttler's answers."""
@@ -55,7 +55,7 @@ class Sources:
     """``http://HOST:PORT`` of Squid's listener."""
     netstat: Path = NETSTAT
     counters: Mapping[str, Path] = field(default_factory=lambda: library_counters.FILES)
-    """The preload libraries', by service names."""
+    """Files with the preload libraries' counters, by service name."""
 
 
 class _Gathered(Collector):
@@ -108,7 +108,7 @@ class Scraper:
         try:
             gathered = _Gathered(families(throttler, squid, mptcp_ext, library))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            # For example another version: Squid and the kernel are still shown.
+            # The answer may be of another version. Squid and the kernel are still shown.
             problem = f"its answer cannot be read: {type(error).__name__} {error}"
             self._say("throttler", f"{self._sources.throttler}: {problem}")
             return _Gathered(families(None, squid, mptcp_ext, library))
@@ -133,7 +133,7 @@ class Scraper:
         address = self._sources.squid
         try:
             async with asyncio.timeout(SQUID_SECONDS):
-                # A little earlier, so that pages read so far are still shown.
+                # Stop a little before the limit, so that pages read until then are still shown.
                 pages = await asyncio.to_thread(read_pages, address, 0.9 * SQUID_SECONDS)
         except (OSError, HTTPException, ValueError) as error:
             self._say("Squid", f"{address}: {str(error) or 'no answer in time'}")
@@ -149,7 +149,7 @@ class Scraper:
             return None
 
     def _say(self, who: str, problem: str | None) -> None:
-        """Log a problem of *who* only when it begins, and its end: a scrape comes every few seconds."""
+        """Log when a problem of *who* begins and ends, not at each scrape, because scrapes come every few seconds."""
         if problem != self._last_problem.get(who):
             if problem is None:
                 journal.say(f"mptcp-console: metrics: {who} answers again")

@@ -27,13 +27,13 @@ _MAX_PAGE_BYTES = 1 << 20
 def read_pages(address: str, timeout: float) -> SquidPages:
     """Return the figures of the Squid at *address* (``http://HOST:PORT``), read page by page.
 
-    *timeout*: seconds for all pages together, so that Squid is not asked for longer than anybody waits. A process is
-    left out if its page is late, or if it has just ended. Raises OSError, HTTPException if a page is missing or refused
-    for every process, ValueError if it is not Squid's.
+    *timeout*: seconds for all pages together, so that Squid is not asked longer than the scraper waits. A process is
+    left out if its page is late, or if the process has just ended. Raises OSError or HTTPException if a page is missing
+    or refused for every process, ValueError if a page is not Squid's.
     """
     until = time.monotonic() + timeout
     info = _page(address, INFO, until)
-    # A Squid with one process ignores the number.
+    # If Squid has only one process, it ignores the number.
     processes = parse_processes(_page(address, BY_PROCESS, until)) or [THE_ONLY_PROCESS]
     counters = {}
     trouble: Exception | None = None
@@ -48,7 +48,8 @@ def read_pages(address: str, timeout: float) -> SquidPages:
 
 
 def _page(address: str, page: str, until: float) -> str:
-    """Return the text of *page*. Each has its own connection: with several processes, Squid closes it after one."""
+    """Return the text of *page*. Each page needs a new connection, because a Squid with several processes closes it
+    after one page."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -20,7 +20,8 @@ def families(
     mptcp_ext: Mapping[str, int] | None,
     library: Counted | None = None,
 ) -> Iterator[Metric]:
-    """Yield the metrics of throttler, Squid, its preload libraries and kernel; None: no answer, or no such thing."""
+    """Yield the metrics of throttler, Squid, its preload libraries and kernel. None for a source means that it does not
+    answer or does not exist."""
     yield from throttler_families(summary)
     yield from squid_families(squid)
     yield from library_families(library or {})

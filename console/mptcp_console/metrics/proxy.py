@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxy's state, for the page: Squid's figures, and the kernel's about its Multipath TCP.
+"""The proxy's state, for the page: figures of Squid, and the kernel's figures about Multipath TCP.
 
-Browsers share an answer, so Squid is asked once in some seconds. A thread asks, because the library is synchronous.
+All browsers share an answer, so Squid is asked only every few seconds. A thread asks, because the library is
+synchronous.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _FIELDS = {"asked": "MPCapableSYNRX", "fallbacks": "MPCapableFallbackACK", "join
 
 
 class ProxyHealth:
-    """Answers all browsers together."""
+    """Answers all browsers from one shared query."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
         self._sources = sources

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Squid's own counters: pages of its cache manager, as text. Pure.
 
-squid.conf gives these pages to the host itself alone (``http_access allow localhost manager``). With ``workers``,
-Squid's coordinator adds up what they all have in ``info`` and ``counters``. A worker that takes the place of one that
-ended counts from 0, so such a sum falls, and Prometheus, which takes that for a new beginning of the whole, would count
-all that the others have had until then a second time. So counters are asked for of each process by itself
-(``processes=NUMBER``; the number is the place, which a successor takes over), and each begins anew for itself alone.
-Which numbers there are is in every page that Squid does not add up: ``refresh`` is there in all builds, and short.
+squid.conf allows these pages only to this host (``http_access allow localhost manager``). If Squid has several workers,
+its coordinator adds up their values in the pages ``info`` and ``counters``. A worker that replaces an ended one counts
+from 0, so such a sum falls. Prometheus would interpret that as a restart of the whole counter, and would count the
+bytes of the other workers a second time. So this module requests the counters of each process separately
+(``processes=NUMBER``; a replacing worker gets the number of the ended one), and only the counter of that process starts
+anew. The existing numbers are listed in every page that Squid does not add up; ``refresh`` is used because it is short
+and exists in all builds.
 
-A tunnel (CONNECT) is what Squid counts as a request to a server of another kind than HTTP and FTP (``server.other``;
-src/tunnel.cc), and nothing else is: conf/squid.conf refuses other protocols.
+Squid counts a tunnel (CONNECT) as a request to a server of another kind than HTTP and FTP (``server.other``;
+src/tunnel.cc). With conf/squid.conf, which refuses other protocols, only tunnels are counted there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .building import Labels, counters, gauge, gauges
 
 INFO, COUNTERS, BY_PROCESS = "info", "counters", "refresh"
 THE_ONLY_PROCESS = 1
-"""A Squid with one process gives it no number. One with several begins at this."""
+"""Number used for the process of a Squid that has only one, to which Squid itself gives no number. If Squid has several
+processes, their numbers begin at this."""
 _PART = re.compile(r"^by kid(\d+) \{$", re.MULTILINE)
 _KIB = 1024
 
@@ -69,27 +71,28 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class SquidPages:
-    """What Squid says of itself."""
+    """Squid's figures from its cache manager."""
 
     counters: Mapping[int, Mapping[str, float]]
-    """Of each process, by Squid's names, in its units."""
+    """Counters of each process, by Squid's names and in Squid's units."""
     info: Mapping[str, str]
-    """Of all of them, by Squid's titles."""
+    """Information about all processes together, by Squid's titles."""
 
 
 def parse_processes(text: str) -> list[int]:
-    """Return the numbers of the processes that have a part in the page ``BY_PROCESS``: none where there is but one."""
+    """Return the numbers of the processes with a part in the page ``BY_PROCESS``; none if Squid has only one
+    process."""
     return sorted({int(number) for number in _PART.findall(text)})
 
 
 def parse_info(text: str) -> dict[str, str]:
-    """Return what the page ``INFO`` has, by its titles."""
+    """Return the values of the page ``INFO`` by their titles."""
     lines = (line.partition(":") for line in text.splitlines())
     return {title.strip(): value.strip() for title, colon, value in lines if colon}
 
 
 def parse_counters(text: str) -> dict[str, float]:
-    """Return what a page ``COUNTERS`` has, by its names. Raises ValueError where it is not Squid's."""
+    """Return the values of a page ``COUNTERS`` by their names. Raises ValueError if the page is not Squid's."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         name, equals, value = line.partition(" = ")
@@ -102,7 +105,8 @@ def parse_counters(text: str) -> dict[str, float]:
 
 
 def squid_families(pages: SquidPages | None) -> Iterator[Metric]:
-    """Yield what Squid counts; None: it does not answer. What a version of Squid does not tell is left out."""
+    """Yield Squid's metrics; *pages* is None if Squid does not answer. Values that a version of Squid lacks are left
+    out."""
     yield gauge("squid_up", "1 while Squid's cache manager answers, else 0.", float(pages is not None))
     if pages is None:
         return

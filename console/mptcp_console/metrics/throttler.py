@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler's metrics, made from its answer to ``summary`` alone (docs/status.md). Pure.
+"""The throttler's metrics, made only from its answer to ``summary`` (docs/status.md). Pure.
 
-Labels are what the policy names (policy, rule, path, budget), tunnels and their paths, the direction, an interface of
-the throttler's, a BPF program: never a client, a connection or a port. How many samples there are therefore depends on
-policy and settings, not on the traffic.
+Labels are names from the policy (policy, rule, path, budget), tunnels and their paths, the direction, the throttler's
+interfaces, and BPF programs, but never a client, a connection or a port. So the number of samples depends on policy and
+settings, not on the traffic.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .building import ABSENT, Labels, counter, counters, gauge, gauges, sums
 
 Answer = Mapping[str, Any]
 MAX_CAPS = 1000
-"""Caps that are shown, a rule on a path in a direction each. Those of the policy in force come first in the answer;
-after them those of policies from before, whose bytes still count."""
+"""Maximum number of shown caps; each is a rule on a path in one direction. In the answer, the caps of the policy in
+force come first, then caps of earlier policies, whose bytes still count."""
 _BITS = 8
 _CAP = ("policy", "rule", "path", "direction")
 _CAP_CLASSES = (
@@ -29,7 +29,7 @@ _CAP_CLASSES = (
     ),
     ("shared_classes", "Classes of each cap with subflows on several paths."),
 )
-"""Not in the answer of a throttler from before them; so with some of these:"""
+"""Metrics of caps that are missing in the answer of an older throttler. This also applies to some metrics below."""
 _CAP_RATES = (
     ("rate", "Lowest guaranteed rate of a cap's classes"),
     ("lowest_ceil", "Lowest ceil of a cap's classes"),
@@ -75,7 +75,8 @@ _BUDGETS = (
 
 
 def throttler_families(summary: Answer | None) -> Iterator[Metric]:
-    """Yield what the throttler says of itself; None: it does not answer, and of it there is ``up`` alone."""
+    """Yield the throttler's metrics. If *summary* is None, the throttler does not answer, and the only metric is
+    ``up``."""
     up = float(summary is not None)
     yield gauge("mptcp_throttler_up", "1 while the throttler answers, else 0.", up)
     if summary is None:
@@ -106,7 +107,7 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     yield counter("mptcp_throttler_reloads_refused_total", "Reloads refused.", reloads["refused"])
     refused = float(reloads["last_refused"] is not None)
     yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
-    failing = float(summary.get("ledger_error") is not None)  # .get: a throttler from before it
+    failing = float(summary.get("ledger_error") is not None)  # .get, because an older throttler lacks it
     yield gauge("mptcp_throttler_ledger_failing", "1 while the ledger cannot be written.", failing)
     captures: dict[Labels, float] = {(name,): float(there) for name, there in summary.get("captures", {}).items()}
     text = "1 while the throttler captures on the interface."
@@ -122,7 +123,7 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
 
 def _traffic(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_connections", "MPTCP connections and tunnels.", summary["connections"])
-    tunnels = summary.get("tunnels", ())  # .get: a throttler from before it
+    tunnels = summary.get("tunnels", ())  # .get, because an older throttler lacks it
     number = len({each["tunnel"] for each in tunnels})
     yield gauge("mptcp_throttler_tunnels", "Tunnels of Multipath UDP under the policy.", number)
     text = "Bytes of IP packets by tunnel path."
@@ -148,9 +149,9 @@ def _traffic(summary: Answer) -> Iterator[Metric]:
 
 def _caps(summary: Answer) -> Iterator[Metric]:
     caps = [(_cap_labels(each), each) for each in summary["rules"][:MAX_CAPS]]
-    # A rule that is in the policy no more has neither rate nor subflows, and what it let through is still counted.
+    # A rule that is no longer in the policy has neither rate nor subflows, but its bytes are still counted.
     present = [(labels, each) for labels, each in caps if each["rate"] is not None]
-    # A dry run decides about subflows, and nothing of it is in the kernel.
+    # In a dry run the throttler decides about subflows, but sets no caps in the kernel.
     dry_run = summary["policy"]["dry_run"]
     in_force = sums((labels, 0 if dry_run else each["capped"] - each["landing"]) for labels, each in present)
     yield gauges("mptcp_throttler_caps_in_force", "Subflows under each cap.", _CAP, in_force)
@@ -167,7 +168,7 @@ def _caps(summary: Answer) -> Iterator[Metric]:
     text = "Payload under each cap."
     carried = sums((labels, each["bytes"]) for labels, each in caps)
     yield counters("mptcp_throttler_cap_bytes_total", text, _CAP, carried)
-    counts = summary.get("class_counts")  # .get: a throttler from before it
+    counts = summary.get("class_counts")  # .get, because an older throttler lacks it
     listed = sums(((each["direction"],), 1.0) for each in summary["classes"])
     classes: dict[Labels, float] = listed if counts is None else {(way,): float(counts[way]) for way in counts}
     yield gauges("mptcp_throttler_classes", "HTB classes of caps.", ("direction",), classes)
@@ -181,10 +182,10 @@ def _budgets(summary: Answer) -> Iterator[Metric]:
     policy = policy_name(summary)
     fullest: dict[Labels, Answer] = {}
     for each in summary["budgets"]:
-        # Those first that are fullest, and the fullest of each budget among them.
+        # The fullest accounts come first, so the first account of each budget is its fullest.
         fullest.setdefault((policy, each["name"]), each)
     for total in summary["budget_totals"]:
-        # A budget for each client has no account before a client uses it: its series shall be there from the start.
+        # A budget per client has no account before a client uses it, but its series must exist from the start.
         if "first_volume" in total:
             unused = {"used": 0, "volume": total["first_volume"], "until": total["until"]}
             fullest.setdefault((policy, total["name"]), unused)
@@ -200,7 +201,7 @@ def _counters(summary: Answer) -> Iterator[Metric]:
     counted, guard = summary["counters"], summary["guard"]
     for names, values in ((_OBSERVERS, counted["observers"]), (_TRACKER, counted["tracker"])):
         for name, key, text in names:
-            if key in values:  # a throttler from before it has none
+            if key in values:  # an older throttler lacks it
                 yield counter(f"mptcp_throttler_{name}_total", text, values[key])
     reconcilers = {"down": counted["reconciler"], "up": counted["upload_reconciler"]}
     for name, key, text in (
@@ -215,11 +216,11 @@ def _counters(summary: Answer) -> Iterator[Metric]:
         ("lacking_bytes", "Bytes missing on uncapped paths while caps are relaxed."),
         ("relaxed_bytes", "Bytes on capped subflows while their caps are relaxed."),
     ):
-        if name in counted["guard"]:  # a throttler from before has none
+        if name in counted["guard"]:  # an older throttler lacks it
             yield counter(f"mptcp_throttler_guard_{name}_total", text, counted["guard"][name])
     yield gauge("mptcp_throttler_guard_relaxed", "Connections with relaxed caps now.", guard["relaxed"])
     yield _reaction(summary["reaction"])
-    # A throttler from before has none.
+    # An older throttler lacks this.
     if "effect" in summary:
         yield _effect(summary["effect"])
 

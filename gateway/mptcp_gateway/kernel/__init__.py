@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the gateway reads from the kernel, and sets there."""
+"""The gateway's access to the kernel: addresses, routes, rules, endpoints, sysctls, firewall."""

@@ -35,10 +35,11 @@ def chosen(candidates: Sequence[Candidate], current: Address | None) -> Candidat
         if each.interface.ip == current:
             return each
     if usable[0].interface.version == 4:
-        return usable[0]  # the kernel's order: the primary one
+        return usable[0]  # the first in the kernel's order is the primary address
     return max(usable, key=lambda each: each.preferred)
 
 
 def _kind(of: Candidate) -> tuple[bool, bool]:
-    """Unique local addresses do not reach the Internet; temporary ones go within a day."""
+    """Return the kind of an address, for comparison. Unique local addresses do not reach the Internet, and temporary
+    addresses are removed within a day."""
     return of.interface.ip in _UNIQUE_LOCAL, of.temporary

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel's state before us, in a file in case of a crash: sysctls, the limit of subflows, endpoints."""
+"""The kernel's state before the gateway changed it: sysctls, the limit of subflows, endpoints. It is also in a file, so
+that it can be restored after a crash."""
 
 from __future__ import annotations
 
@@ -24,26 +25,26 @@ from mptcp_gateway.plan import MOST_UPLINKS, Endpoint
 log = logging.getLogger(__name__)
 
 SYSCTLS: Final = {
-    # After one failure of Multipath TCP, the kernel would not use it for an hour (mptcp-sysctl.rst).
+    # Otherwise, after one failure of Multipath TCP, the kernel would not use it for an hour (mptcp-sysctl.rst).
     "net/mptcp/blackhole_timeout": "0",
-    # A path narrower than its interface's MTU would stall if its routers send no ICMP errors.
+    # Otherwise a path with a smaller MTU than its interface would stall if its routers send no ICMP errors.
     "net/ipv4/tcp_mtu_probing": "1",
 }
 _ROOT: Final = Path("/proc/sys")
 
 
 class Before:
-    """It notes each value before the first change."""
+    """Records each value before the first change, and restores it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises KernelError if the file cannot be read."""
+        """Read the file at *path*, if it exists. Raises KernelError if it cannot be read."""
         self._path = path
         self._sysctls: dict[str, str] = {}
         self._limit: int | None = None
         self._ours: set[Address] = set()
-        """Addresses of endpoints that we made."""
+        """Addresses of endpoints that the gateway made."""
         self._others: dict[Address, tuple[str, tuple[str, ...]]] = {}
-        """Device and flags of endpoints of others that we deleted."""
+        """Endpoints of other programs that the gateway deleted: device and flags, by address."""
         self._loosened: set[tuple[str, int]] = set()
         """Devices whose rp_filter was checked, by name and index."""
         try:
@@ -70,9 +71,9 @@ class Before:
         return refused
 
     def open_home(self, devices: Iterable[str], uplinks: Iterable[str]) -> list[str]:
-        """Set this host to forward packets between home and uplinks; return what was refused.
+        """Make this host forward packets between home and uplinks; return the refusals.
 
-        A router ignores router advertisements unless told otherwise (ip-sysctl.rst, accept_ra). Redirects are off: a
+        A router ignores router advertisements unless accept_ra is 2 (ip-sysctl.rst). Redirects are disabled, because a
         device on the same network as an uplink's router must not bypass this host.
         """
         wanted = {
@@ -83,7 +84,8 @@ class Before:
         wanted |= {f"net/ipv4/conf/{each}/send_redirects": "0" for each in ("all", *devices)}
         forwarding = {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
         if any(_read(name) == "0" for name in forwarding):
-            # The kernel changes these with forwarding; what is noted first is restored last.
+            # The kernel changes these sysctls together with forwarding. They are noted first, so that they are restored
+            # last.
             changing = [*_ROOT.glob("net/ipv4/conf/*/accept_redirects"), *_ROOT.glob("net/ipv[46]/conf/*/forwarding")]
             for each in changing:
                 name = str(each.relative_to(_ROOT))
@@ -93,25 +95,26 @@ class Before:
         return [text for name, value in wanted.items() for text in self._have(name, value)]
 
     def loosen(self, devices: Iterable[tuple[str, int]]) -> list[str]:
-        """Set the rp_filter of new devices, by name and index; return what was refused."""
+        """Set rp_filter of new devices, given by name and index, to loose; return the refusals."""
         refused = []
         for device, index in devices:
             if (device, index) in self._loosened:
                 continue
             self._loosened.add((device, index))
-            # Answers to what leaves by one uplink may come in only there, whatever the best route is (RFC 3704).
+            # Answers to packets that leave by an uplink come in by the same uplink, even if the best route to the
+            # sender leads elsewhere (RFC 3704).
             name = f"net/ipv4/conf/{device}/rp_filter"
             if _read(name) == "1" or (_read(name) == "0" and _read("net/ipv4/conf/all/rp_filter") == "1"):
                 refused += self._have(name, "2")
         return refused
 
     def have_endpoints(self, wanted: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
-        """Make these endpoints, and remove our others and those with one of our ways' *addresses*; return what was
-        refused. Raises KernelError if the kernel's endpoints are unknown."""
+        """Make the *wanted* endpoints; remove the gateway's other endpoints, and those at one of the ways' *addresses*.
+        Return the refusals. Raises KernelError if the kernel's endpoints cannot be read."""
         devices = {each.address: each.device for each in wanted}
         refused: list[str] = []
         there = endpoints()
-        # Delete first: the kernel has room for eight, and one per address.
+        # Delete first, because the kernel allows eight endpoints, and one per address.
         for address, found in list(there.items()):
             ours = address in self._ours
             right = found.opens and found.device in ("", devices.get(address))
@@ -149,7 +152,7 @@ class Before:
             if address in self._ours or address not in there:
                 refused += _refusal(add_endpoint, address, device, flags)
         for name, value in reversed(self._sysctls.items()):
-            if (_ROOT / name).exists():  # its device may be gone
+            if (_ROOT / name).exists():  # missing if the device has been removed
                 refused += _refusal(_set, name, value)
         if self._limit is not None:
             refused += _refusal(set_subflow_limit, self._limit)
@@ -158,9 +161,9 @@ class Before:
         self._path.unlink(missing_ok=True)
 
     def _add(self, address: Address, device: str) -> None:
-        """Raises KernelError."""
+        """Add an endpoint. Raises KernelError."""
         known = self._others.get(address)
-        if known is not None and "subflow" in known[1]:  # restore it; it is not ours
+        if known is not None and "subflow" in known[1]:  # restore the endpoint of another program
             add_endpoint(address, *known)
             del self._others[address]
             self._write()

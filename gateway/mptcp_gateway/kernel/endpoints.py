@@ -23,7 +23,7 @@ class Found:
 
     number: int
     device: str
-    """Empty: bound to no device."""
+    """The device to which the endpoint is bound; empty if none."""
     flags: tuple[str, ...]
 
     @property
@@ -33,7 +33,7 @@ class Found:
 
 
 def endpoints() -> dict[Address, Found]:
-    """Return the endpoints without a port that the kernel did not make itself. Raises KernelError."""
+    """Return the endpoints without a port, except those that the kernel made itself. Raises KernelError."""
     found = {}
     for each in json.loads(_ip("-j", "mptcp", "endpoint", "show") or "[]"):
         if not each.get("implicit") and "port" not in each:
@@ -53,7 +53,7 @@ def delete_endpoint(number: int) -> None:
 
 
 def subflow_limit() -> int:
-    """Return the limit of subflows per connection beside the first. Raises KernelError."""
+    """Return the maximum number of subflows per connection besides the first. Raises KernelError."""
     found = re.search(r"subflows (\d+)", _ip("mptcp", "limits", "show"))  # iproute2 6.1 prints no JSON here
     return int(found[1]) if found else 0
 

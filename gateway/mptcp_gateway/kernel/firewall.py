@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Our nftables table, and the kernel's connection tracking. nft(8), ctnetlink."""
+"""The gateway's nftables table, and the kernel's connection tracking. nft(8), ctnetlink."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def remove() -> None:
 
 
 def forget(mark: int) -> None:
-    """Flush tracked connections with this mark: the next packet is routed and translated anew. Raises KernelError."""
+    """Flush tracked connections with this mark, so that their next packet is routed and translated anew. Raises
+    KernelError."""
     try:
         with NFCTSocket() as connections:
             connections.flush(mark=mark, mark_mask=MARK_MASK)

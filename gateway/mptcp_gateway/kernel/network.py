@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Uplinks as the kernel has them, and our routes and rules. rtnetlink(7).
+"""The kernel's state of the uplinks, and the gateway's routes and rules. rtnetlink(7).
 
-Our objects have fixed numbers (``plan.TABLES``, ``plan.PRIORITIES``): a start takes over what a killed daemon left, and
-removes the rest.
+The gateway's objects have fixed numbers (``plan.TABLES``, ``plan.PRIORITIES``). So a start recognizes the objects that
+a killed daemon left, keeps those that it needs, and removes the others.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FAMILIES: Final = {4: socket.AF_INET, 6: socket.AF_INET6}
 _NO_FAMILY: Final = (95, 97)
 """EOPNOTSUPP, EAFNOSUPPORT: the kernel was started without IPv6."""
 _TEMPORARY: Final = 0x01
-"""For IPv6 (linux/if_addr.h); on an IPv4 address, this flag means secondary."""
+"""Flag of temporary IPv6 addresses (linux/if_addr.h). On an IPv4 address, the same flag means secondary."""
 _DEPRECATED: Final = 0x20
 _UNUSABLE: Final = 0x08 | 0x40
-"""Duplicate, tentative."""
+"""Flags of addresses that are duplicate or tentative."""
 _POINT_TO_POINT: Final = 0x10
 """A device flag (linux/if.h)."""
 _ONLINK: Final = 0x04
@@ -50,14 +50,15 @@ class Network:
 
     @property
     def port(self) -> int:
-        """The netlink port, 0 before the first message: notices of our own changes carry it."""
+        """The netlink port, 0 before the first message. Notices of the gateway's own changes have this port."""
         return int(self._route.getsockname()[0])
 
     def close(self) -> None:
         self._route.close()
 
     def found(self, uplinks: Mapping[str, str], current: Mapping[Way, Access]) -> dict[Way, Access]:
-        """Return what *uplinks*, devices by name, have now; *current* is what they had. Raises KernelError."""
+        """Return the present access of *uplinks*, devices by name; *current* is their access so far. Raises
+        KernelError."""
         try:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
             addresses = list(self._route.get_addr())
@@ -77,7 +78,7 @@ class Network:
         return found
 
     def device(self, name: str) -> tuple[int, frozenset[int]] | None:
-        """Return a device's index, and the IP versions of its addresses, link-local ones aside.
+        """Return a device's index, and the IP versions of its addresses, without link-local ones.
 
         None if it is missing or down. Raises KernelError.
         """
@@ -93,7 +94,7 @@ class Network:
         return int(link["index"]), frozenset(version for version, family in _FAMILIES.items() if family in families)
 
     def objects(self) -> Objects:
-        """Return our routes and rules, without endpoints. Raises KernelError."""
+        """Return the gateway's routes and rules, without endpoints. Raises KernelError."""
         try:
             routes = [
                 _read_route(each)
@@ -108,13 +109,14 @@ class Network:
         return Objects(frozenset(routes), frozenset(rules))
 
     def apply(self, wanted: Objects) -> list[str]:
-        """Make our routes and rules as *wanted*; return what was refused. Raises KernelError if it cannot read ours.
+        """Bring the gateway's routes and rules to the *wanted* state; return the refusals. Raises KernelError if the
+        present state cannot be read.
 
-        Add first, so that no packet finds an empty table.
+        Objects are added before others are removed, so that no packet meets an empty table.
         """
         there = self.objects()
         refused: list[str] = []
-        # The route to the network comes before the default route, whose gateway is in it.
+        # Add the route to the network before the default route, whose gateway is in that network.
         for route in sorted(wanted.routes - there.routes, key=lambda each: each.to is None):
             refused += self._do_route("replace", route)
         for rule in wanted.rules - there.rules:
@@ -123,7 +125,7 @@ class Network:
             return refused
         for rule in there.rules - wanted.rules:
             refused += self._rule("del", rule)
-        for route in self.objects().routes - wanted.routes:  # without the replaced ones
+        for route in self.objects().routes - wanted.routes:  # read again, because some routes were replaced
             refused += self._do_route("del", route)
         return refused
 
@@ -169,7 +171,7 @@ class Network:
         try:
             self._route.route(command, family=_FAMILIES[route.version], table=route.table, oif=route.index, **more)
         except _REFUSED as error:
-            if command == "del" and getattr(error, "code", 0) in (2, 3):  # ENOENT, ESRCH: it went with its device
+            if command == "del" and getattr(error, "code", 0) in (2, 3):  # ENOENT, ESRCH: removed with its device
                 return []
             return [f"{command} the route to {more['dst']} by {route.index}: {reason(error)}"]
         return []
@@ -215,16 +217,17 @@ def _as_in_proc(address: Address) -> Iterator[str]:
     words = struct.unpack(f"={len(address.packed) // 4}I", address.packed)
     text = "".join(f"{word:08X}" for word in words)
     yield text
-    if address.version == 4:  # in an IPv6 socket
+    if address.version == 4:  # the form in an IPv6 socket
         yield "".join(f"{word:08X}" for word in (0, 0, socket.htonl(0xFFFF))) + text
 
 
 def access_of(
     link: Any, family: int, addresses: Sequence[Any], defaults: Sequence[Any], current: Address | None
 ) -> Access | None:
-    """Return a device's access by one family; None without an address, or without a way to the Internet.
+    """Return a device's access by one family; None if it has no address or no route to the Internet.
 
-    Such a way is a default route, or a point-to-point device. The arguments are rtnetlink messages.
+    A default route counts as a route to the Internet, and so does a point-to-point device. The arguments are rtnetlink
+    messages.
     """
     index = int(link["index"])
     gateways = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Looks up the parents' addresses in a thread: a silent name server says nothing about an uplink."""
+"""Looks up the parents' addresses in a thread, so that a silent name server does not delay the checks of uplinks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from mptcp_gateway.model import Goal
 log = logging.getLogger(__name__)
 
 MOST_GOALS: Final = 16
-"""Of all parents together: each has kernel rules."""
+"""Maximum number of addresses of all parents together, because each has kernel rules."""
 _INTERVAL: Final = 60.0
 """Seconds between two look-ups."""
 _AGAIN: Final = 2.0
-"""The same while a parent has no address."""
+"""Seconds between two look-ups while a parent has no address."""
 
 
 def look_up(host: str, port: int) -> tuple[Goal, ...]:
-    """Raises OSError and UnicodeError."""
+    """Return the addresses of *host*, each with *port*. Raises OSError and UnicodeError."""
     found = (ip_address(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     return tuple(dict.fromkeys(Goal(each, port) for each in found if not each.is_link_local))
 
 
 def known(host: str, port: int) -> tuple[Goal, ...]:
-    """Return the name server's answer; nothing without one."""
+    """Return the addresses of *host*, each with *port*; none if the name server does not answer."""
     try:
         return look_up(host, port)
     except (OSError, UnicodeError):
@@ -38,7 +38,7 @@ def known(host: str, port: int) -> tuple[Goal, ...]:
 
 
 class Resolver:
-    """The parents' addresses; the last answer counts until there is another."""
+    """The parents' addresses. The last answer of a name server counts until it gives another one."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Resolver:
         changed: Callable[[], None],
         asked: Callable[[str, int], Iterable[Goal]] = look_up,
     ) -> None:
-        """*changed* is called in the thread."""
+        """*changed* is called in the resolver's thread when addresses have changed."""
         self._changed, self._asked = changed, asked
         self._known: dict[tuple[str, int], tuple[Goal, ...]] = {}
         self._said: dict[str, str] = {}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One trial of a way: a Multipath TCP connection to a parent, bound to the uplink, and reset once established.
+"""One trial of a way: a Multipath TCP connection to a parent, bound to the uplink, and reset when it is established.
 
-This takes four packets, and the kernel opens no further subflows for it. A thorough trial also sends two full segments,
-the begin of a request: some ways pass the handshake, but no full packets, or no Multipath TCP option on data.
+A trial takes four packets, and the kernel opens no further subflows for it. A thorough trial also sends two full
+segments, the begin of a request, because some ways pass the handshake, but no full packets, or no Multipath TCP option
+on data.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from mptcp_gateway.connect import CHECK_NAME
 from mptcp_gateway.model import STALLS, Access, Goal, Outcome, Verdict
 
 MOST_GOALS: Final = 3
-"""Addresses of parents that one trial asks, one after the other."""
+"""Maximum number of parents' addresses that one trial tries, one after the other."""
 LATE: Final = 2.5
-"""Seconds. The SYN after three seconds is plain TCP, whatever the way carries."""
+"""Seconds after which an answer does not show whether the way carries Multipath TCP, because the kernel sends the SYN
+after three seconds as plain TCP."""
 DATA_SECONDS: Final = 2.5
-"""Limit for the data of a thorough trial to arrive."""
+"""Maximum time until the data of a thorough trial must have arrived."""
 _POLL_SECONDS: Final = 0.02
 _DATA: Final = f"GET http://{CHECK_NAME}/ HTTP/1.1\r\nX-Trial: ".encode().ljust(2900, b"x")
 _UNACKED, _PATH_MTU = 24, 60
 """Offsets in struct tcp_info (linux/tcp.h)."""
 _IPPROTO_MPTCP, _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 262, 284, 1, 1
-"""linux/mptcp.h: bytes 8 to 11 of struct mptcp_info are flags."""
+"""From linux/mptcp.h. Bytes 8 to 11 of struct mptcp_info are flags."""
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
@@ -60,7 +62,7 @@ def tried(access: Access, goals: Iterable[Goal], timeout: float, ports: set[int]
 
 
 def _connected(access: Access, goal: Goal, timeout: float, ports: set[int], thorough: bool) -> Outcome:
-    """Raises OSError if there is no answer."""
+    """Try one address of a parent; return the outcome. Raises OSError if there is no answer."""
     family = socket.AF_INET if access.address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP) as trying:
         trying.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, access.device.encode() + b"\0")
@@ -96,11 +98,11 @@ def _is_multipath(trying: socket.socket) -> bool:
 
 
 def _with_data(trying: socket.socket, device: str) -> str:
-    """Send two full segments; return what is remarkable about their arrival. Raises OSError."""
+    """Send two full segments; return a remark if they do not arrive as they should. Raises OSError."""
     trying.sendall(_DATA)
     until = time.monotonic() + DATA_SECONDS
     path_mtu, unacked = 0, 1
-    # tcp_info of this subflow: what it does not get through, the kernel sends by another one.
+    # Read tcp_info of this subflow, because the kernel sends data that it does not get through by another subflow.
     while unacked:
         if time.monotonic() >= until:
             return STALLS

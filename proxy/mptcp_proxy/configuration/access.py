@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds out which clients a configuration serves: would it make an open proxy?
+"""Finds out which clients a configuration serves, and whether it makes an open proxy.
 
-This follows Squid's own rules ("http_access" and "acl" in its directive reference): which client addresses may be
-allowed at all? The first rule whose names all match decides. If none matches, the answer is the opposite of the last
-rule; with no rule at all it is "deny".
+The module computes which client addresses may be allowed at all, by Squid's own rules ("http_access" and "acl" in its
+directive reference). The first rule whose names all match decides. If no rule matches, the result is the opposite of
+the last rule; if there is no rule, it is "deny".
 
-The client chooses what it asks for (a port, a method, a destination), so a rule about that keeps nobody out. A rule
-about who the client is by other means than its address (a password, a certificate) lets in no stranger. A rule under an
-"if" that differs from process to process may be in force or not: such an "allow" counts, such a "deny" does not.
+A client chooses its request (port, method, destination), so a condition on the request does not keep any client out. A
+rule that identifies the client by other means than its address (a password, a certificate) allows no stranger. A rule
+under an "if" that differs from process to process may be in force or not: then an "allow" counts, a "deny" does not.
 
-The same method decides from whom Squid accepts another client address (X-Forwarded-For, PROXY protocol): if strangers
-are believed, any rule for any client lets them in.
+The same method decides whose claims about another client address Squid accepts (X-Forwarded-For, PROXY protocol): if
+Squid believes strangers, a rule that allows any client also allows them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .listeners import is_loopback
 from .source import Statement, last
 
 OVERRIDE = "--allow-open-proxy"
-"""The operator's option that says that the rules are meant as they are."""
+"""The option by which the operator states that the rules are intended."""
 _REMEDY = f"http_access allow for the prefixes of your clients, then: http_access deny all; as it is: {OVERRIDE}"
 _MOST = {"IPv4": (IPV4.public, 1 << 28), "IPv6": (IPV6.public, 1 << 115)}
-"""Most public addresses of clients: sixteen /8, one /13. No operator has as many. IANA gave each regional registry a
-/12 of IPv6: 2a00::/12 is Europe's and the Middle East's."""
+"""Maximum number of public addresses of clients: sixteen /8 of IPv4, one /13 of IPv6. No operator has as many. For
+comparison, IANA gave each regional registry a /12 of IPv6; 2a00::/12 is for Europe and the Middle East."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class _Verdict:
 
     allowed: Addresses
     rule: Statement | None = None
-    """The rule that makes them too many."""
+    """The rule by which too many addresses are allowed."""
     share: str = ""
     by_the_last: bool = False
-    """Whether they are too many by the opposite of that rule, the last one."""
+    """Whether too many addresses are allowed by the opposite of this rule, because it is the last one."""
 
 
 def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
@@ -92,11 +92,12 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _forwarded_matters(statements: Sequence[Statement], are_let_in: bool) -> bool:
-    """Say whether believing X-Forwarded-For lets strangers in. *are_let_in*: whether they are let in without it."""
+    """Tell whether strangers are allowed because Squid believes X-Forwarded-For. *are_let_in*: whether they are allowed
+    anyway."""
     by_rules, by_helpers = (counts_forwarded(statements, f"{what}_uses_indirect_client") for what in ("acl", "log"))
     lists = AccessLists(statements, numbers_count=not by_rules, names_count=not by_rules, helpers_count=not by_helpers)
     served = _allowed(statements, "http_access", lists)
-    # With acl_uses_indirect_client off, only a helper that is told the forwarded address can let them in.
+    # With acl_uses_indirect_client off, only a helper that gets the forwarded address can allow them.
     return bool(served.allowed) if by_rules else served.rule is not None and not are_let_in
 
 
@@ -113,7 +114,7 @@ class _Port:
     address: str
     protocol: str
     rules: dict[str, str]
-    """What a client may do, for people, by the directive that allows it."""
+    """By directive: the actions that it allows to a client, in words."""
 
 
 _PORTS = (
@@ -142,8 +143,8 @@ _PORTS = (
 
 
 def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield a warning for each rule that lets too many use SNMP, ICP or HTCP, if the port is on. These ports fetch
-    nothing: that takes http_access (snmp_access, icp_access, htcp_access)."""
+    """Yield a warning for each rule (snmp_access, icp_access, htcp_access) that allows too many clients to use SNMP,
+    ICP or HTCP, if the port is on. It is only a warning, because these ports do not fetch pages."""
     for port in _PORTS:
         number = _number(statements, port.names)
         if number is None or _on_loopback(statements, port.address):
@@ -179,7 +180,7 @@ def _on_loopback(statements: Sequence[Statement], directive: str) -> bool:
 
 
 def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield a warning for the rule that keeps strangers out by their host names only. Squid looks up the name of a
+    """Yield a warning for the rule that keeps strangers out only by their host names. Squid looks up the name of a
     client's address (PTR) but not the addresses of that name, so the owner of the reverse zone can choose any name."""
     lists = AccessLists(statements)
     if not lists.have_names:
@@ -222,7 +223,7 @@ def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists
 
 
 def perhaps_let_in(statements: Sequence[Statement]) -> Addresses | None:
-    """Return the client addresses that some rule may let in, even if only with a password. None: not known."""
+    """Return the client addresses that some rule may allow, even if only with a password. None if unknown."""
     lists = AccessLists(statements, strangers_alone=False)
     if believed_others(statements, lists) is not None or any(map(_names_a_host, statements)):
         return None
@@ -240,7 +241,7 @@ def perhaps_let_in(statements: Sequence[Statement]) -> Addresses | None:
 
 
 def _names_a_host(statement: Statement) -> bool:
-    """Say whether *statement* names clients by host name, whose addresses only Squid looks up."""
+    """Tell whether *statement* names clients by host name, whose addresses only Squid looks up."""
     match statement.words:
         case ("acl", _, "src", *words):
             return any(not address_value(value.text).possible for value in list_values(without_flags(words)))
@@ -263,6 +264,6 @@ def _too_many(allowed: Addresses) -> str:
 
 
 def as_warnings(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield *problems* as warnings, for an operator who says that they are intended."""
+    """Yield *problems* as warnings, because the operator states that the rules are intended."""
     for problem in problems:
         yield replace(problem, warning=True)

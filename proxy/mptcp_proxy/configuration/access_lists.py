@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds out which clients each ``acl`` may match, and which it matches in any case.
+"""Finds out which clients each ``acl`` may match (*possible*), and which it matches in any case (*certain*).
 
-Rules (Squid's directive reference, "acl"; src/acl): several lines of one name match what any of them matches. Names
-ignore the case of ASCII letters; words do not. Squid 5 and 6 drop a value of a list that overlaps an earlier one, so
-only values that do not overlap are certain. A line under an "if" that differs from process to process is possible, not
-certain.
+Rules (Squid's directive reference, "acl"; src/acl): if several lines have the same name, the list matches a client if
+any of its lines does. Names ignore the case of ASCII letters; words do not. Squid 5 and 6 drop a value of a list that
+overlaps an earlier one, so only values that do not overlap are certain. A line under an "if" that differs from process
+to process is possible, not certain.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from .patterns import matches_any
 from .source import Statement
 
 _SAY_WHO = frozenset(("arp", "eui64", "user_cert", "ca_cert"))
-"""Types that identify the client by something that no stranger has. Not ident: its answer is up to the client."""
+"""Types that identify the client by a property that no stranger has. The type ident is left out, because the client
+chooses its answer."""
 _BY_NAME = ("srcdomain", "srcdom_regex")
 _BY_LOGIN = frozenset(("proxy_auth", "proxy_auth_regex"))
 _BY_ANSWER = frozenset(("ext_user", "ext_user_regex"))
 _KNOWN_COMMUNITIES = frozenset(("public", "private"))
-"""SNMP communities that everybody knows. No HTTP request has one."""
+"""SNMP communities that are generally known. HTTP requests have no community."""
 _STRANGERS = (
     "none",
     "host-1-2-3-4.strangers.com",
@@ -36,22 +37,22 @@ _STRANGERS = (
     "static.stranger.org",
     *(f"a.b.xy.{first}{second}" for first in ascii_lowercase for second in ascii_lowercase),
 )
-"""Names of clients that no pattern for some clients means to match: one per two-letter country domain, among others.
-"none" is a client without a name (PTR)."""
+"""Sample host names of strangers. A pattern that matches one of them is not meant for certain clients only. There is
+one name per two-letter country domain, among others. "none" stands for a client without a name (PTR)."""
 
 _EVERYBODYS = frozenset(("", "none", "com", "net", "org", "info", "biz", "edu", "gov", "arpa"))
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The clients that a name may match, and those that it matches whatever they ask for."""
+    """The clients that a name may match, and the clients that it matches for every request."""
 
     possible: Addresses
     certain: Addresses
 
 
 _UNRELATED = Match(EVERYBODY, NOBODY)
-"""A name that is not about the client."""
+"""Result for a name that does not depend on the client: it may match every client, and matches none for certain."""
 _NO_STRANGER = Match(NOBODY, NOBODY)
 
 
@@ -62,11 +63,11 @@ class Line:
     kind: str
     words: tuple[str, ...]
     in_force: bool
-    """False: an ``if`` may leave it out."""
+    """Whether the line is in force in every process; False if an ``if`` may leave it out."""
 
     @cached_property
     def values(self) -> list[Value]:
-        """Its values behind the flags. A file is read once."""
+        """The values of the line, without flags. A file with values is read only once."""
         return list(list_values(without_flags(self.words)))
 
 
@@ -76,7 +77,8 @@ def ascii_lower(text: str) -> str:
 
 
 def access_rules(statements: Iterable[Statement], directive: str) -> Iterator[Statement]:
-    """Yield the "allow" and "deny" rules of *directive*. Squid ignores one without a name."""
+    """Yield the "allow" and "deny" rules of *directive*. Rules without a name are left out, because Squid ignores
+    them."""
     for statement in statements:
         words = statement.words
         if statement.directive == directive and words[1:2] in (("allow",), ("deny",)) and names_of(statement):
@@ -84,7 +86,7 @@ def access_rules(statements: Iterable[Statement], directive: str) -> Iterator[St
 
 
 def names_of(rule: Statement) -> list[str]:
-    """Return the names in *rule*, those of files included."""
+    """Return the names of lists in *rule*, including names that are in a file."""
     return [value.text for value in list_values(rule.words[2:])]
 
 
@@ -100,9 +102,9 @@ class AccessLists:
         helpers_count: bool = True,
         strangers_alone: bool = True,
     ) -> None:
-        """Choose what identifies a client: its network's number (*numbers_count*); its host name, which the owner of
-        the reverse zone chooses (*names_count*); what a helper says (*helpers_count*). *strangers_alone*: of the
-        clients that a name may match, count only those who are identified by nothing but their address."""
+        """Choose which properties identify a client: the number of its network (*numbers_count*), its host name, which
+        the owner of the reverse zone chooses (*names_count*), a helper's answer (*helpers_count*). *strangers_alone*:
+        among the clients that a name may match, count only clients that nothing but their address identifies."""
         self._numbers_count = numbers_count
         self._names_count = names_count
         self._strangers_alone = strangers_alone
@@ -125,7 +127,7 @@ class AccessLists:
 
     @property
     def have_names(self) -> bool:
-        """Whether any of them may be about host names; a helper may be told these too."""
+        """Whether any list may depend on host names. A helper may get host names as well."""
         return any(line.kind in (*_BY_NAME, "external") for lines in self._lines.values() for line in lines)
 
     def lines(self, name: str) -> Sequence[Line]:
@@ -133,7 +135,7 @@ class AccessLists:
         return self._lines.get(ascii_lower(name), ())
 
     def match(self, name: str) -> Match:
-        """Return which clients *name*, from a rule, matches."""
+        """Return which clients *name* matches. It is a name as in a rule, possibly with "!"."""
         name = ascii_lower(name)
         if name.startswith("!"):
             if name[1:] not in self._lines:
@@ -143,7 +145,7 @@ class AccessLists:
         if name not in self._lines:
             return _NO_STRANGER
         if name not in self._found:
-            self._found[name] = _NO_STRANGER  # for a list that names itself
+            self._found[name] = _NO_STRANGER  # ends the recursion if a list names itself
             lines = self._lines[name]
             by_address = addresses_of(line for line in lines if line.kind == "src")
             others = [(self._line(line), line.in_force) for line in lines if line.kind != "src"]
@@ -167,7 +169,7 @@ class AccessLists:
         if line.kind == "src_as":
             return self._numbers_count
         if line.kind == "external":
-            # The helper's name may stand behind "--", or in a file.
+            # The helper's name may follow "--", or may be in a file.
             return not self._helpers.not_told.intersection(value.text for value in line.values[:1])
         if line.kind in _BY_LOGIN:
             return not self._helpers.anybody_logs_in
@@ -178,26 +180,27 @@ class AccessLists:
         return line.kind in _SAY_WHO
 
     def helpers_not_told(self, name: str) -> tuple[str, ...]:
-        """Return the external helpers whose answers, if *name* asks for any, do not identify a client."""
+        """Return the external helpers that *name* uses and whose answers do not identify a client."""
         asks = any(line.kind == "external" or line.kind in _BY_ANSWER for line in self.lines(name.lstrip("!")))
         return tuple(sorted(self._helpers.not_told)) if asks and not self._helpers.answers_tell else ()
 
     def destinations(self, name: str, by_name: bool) -> Addresses:
-        """Return the addresses for which *name* matches every request; *by_name*: also one for a name of theirs."""
+        """Return the destination addresses for which *name* matches every request. *by_name*: it must also match a
+        request for a host name with such an address."""
         lines = self.lines(name)
         if not by_name or not any("-n" in line.words for line in lines):
             return self.targets(name).certain
         return addresses_of(line for line in lines if line.kind == "dst" and "-n" not in line.words).certain
 
     def targets(self, name: str) -> Match:
-        """Return the addresses for which *name* matches requests, whether by address or by name."""
+        """Return the destination addresses for which *name* matches requests, either by address or by host name."""
         name = ascii_lower(name)
         if name not in self._targets:
             self._targets[name] = addresses_of(line for line in self.lines(name) if line.kind == "dst")
         return self._targets[name]
 
     def reads(self, name: str, file: str, by_name: bool) -> bool:
-        """Say whether *name* takes destinations from *file*; *by_name* as in ``destinations``."""
+        """Tell whether *name* reads destinations from *file*; *by_name* has the same meaning as in ``destinations``."""
         return any(
             line.in_force and next((f for word in line.words if (f := listed_file(word)) is not None), None) == file
             for line in self.lines(name)
@@ -206,7 +209,7 @@ class AccessLists:
 
 
 def _any_domain(value: str) -> bool:
-    """Say whether a domain also holds strangers: a top-level one, or "none"."""
+    """Tell whether a domain also contains strangers: if it is a top-level domain, or "none"."""
     name = ascii_lower(value.strip("."))
     return name in _EVERYBODYS or (len(name) == 2 and name.isalpha())
 
@@ -216,11 +219,11 @@ def _any_name(pattern: str) -> bool:
 
 
 def addresses_of(lines: Iterable[Line]) -> Match:
-    """Return what the addresses of *lines*, all of one list, match together."""
+    """Return which clients the addresses of *lines*, which all belong to one list, match together."""
     possible: list[Addresses] = []
     certain = _Apart()
     doubtful = NOBODY
-    """What may already be in the list, and would keep later values out."""
+    """Addresses that may already be in the list, so that Squid may drop later values that overlap them."""
     for line in lines:
         values = [address_value(value.text) for value in line.values]
         possible.extend(value.possible for value in values)

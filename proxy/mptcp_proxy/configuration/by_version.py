@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Adapts one squid.conf to all versions of Squid: omits directives whose effect a version has in any case.
+"""Adapts one squid.conf to all versions of Squid: omits directives that a version lacks because it always acts as they
+say.
 
-Squid exits at an unknown directive. Its release notes list removed ones (Squid 6, "Removed directives"). This module
-knows those that the shipped squid.conf needs for an older Squid. Pure.
+Squid exits at an unknown directive. Its release notes list removed directives (Squid 6, "Removed directives"). This
+module knows the removed directives that the shipped squid.conf needs for an older Squid. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..problem import Problem
 from .source import PhysicalLine, Statement
 
 _ALWAYS = {"request_entities": (6, "on")}
-"""A directive, the first version without it, and the value by which that version and later ones act."""
+"""By directive: the first version without it, and the value according to which that version and later ones act."""
 
 _GONE = {
     7: frozenset(
@@ -23,24 +24,25 @@ _GONE = {
     ),
     8: frozenset({"acl src_as", "acl dst_as", "as_whois_server"}),
 }
-"""Directives and types of acl at which a version and later ones exit (its release notes, "Removed directives")."""
+"""By version: directives and types of acl at which this version and later ones exit (release notes, "Removed
+directives")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suited:
-    """A configuration as one version of Squid accepts it."""
+    """A configuration adapted to one version of Squid."""
 
     lines: tuple[PhysicalLine, ...]
-    """One for each line of before, in the same order."""
+    """The adapted lines: one for each original line, in the same order."""
     notes: tuple[Problem, ...]
-    """Directives left out without effect."""
+    """Directives that were left out without a change of behaviour."""
     problems: tuple[Problem, ...]
-    """Directives left out that ask for what this version cannot do."""
+    """Directives that were left out although this version does not act as they say."""
 
 
 def suited(lines: Sequence[PhysicalLine], said: Sequence[Statement], version: str) -> Suited:
-    """Leave out of *lines*, from which *said* was read, what Squid *version* ("6.13") does in any case. If the version
-    is not known ("unknown"), everything stays."""
+    """Leave out of *lines*, from which *said* was read, the directives that Squid *version* ("6.13") no longer has. If
+    the version is not known ("unknown"), everything stays."""
     major = _major(version)
     notes, problems, gone = [], [], set[int]()
     for statement in said:
@@ -66,7 +68,7 @@ def suited(lines: Sequence[PhysicalLine], said: Sequence[Statement], version: st
 
 
 def gone_problems(said: Sequence[Statement], version: str) -> Iterator[Problem]:
-    """Yield a warning for each statement that Squid *version* accepts and a later one will not."""
+    """Yield a warning for each statement that Squid *version* accepts but a later version will not."""
     for statement in said:
         kind = f"acl {statement.words[2]}" if statement.directive == "acl" and len(statement.words) > 2 else ""
         for since, names in _GONE.items():

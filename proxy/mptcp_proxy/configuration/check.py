@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds every mistake in a configuration at once, without starting or changing anything."""
+"""Finds all mistakes in a configuration at once, without starting Squid or changing any file."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from .source import (
 from .workers import Workers, room_problems, wanted, with_workers, without_workers, worker_problems
 
 PATIENCE = 20.0
-"""Seconds after which Squid is not asked for further mistakes. Together with the last answer (``squid.PARSE_SECONDS``)
-this is less than ``mptcp-proxy reload`` waits."""
+"""After these seconds, Squid is not run again to find further mistakes. Together with the time of the last run
+(``squid.PARSE_SECONDS``), this is less than ``mptcp-proxy reload`` waits."""
 SERVICE_STOP = 45
 """Seconds after which systemd kills a stopping unit (TimeoutStopSec)."""
 LONGEST_SHUTDOWN = 38
-"""Most seconds of shutdown_lifetime: up to five more pass before Squid is ready for the signal."""
+"""Maximum seconds of shutdown_lifetime. Up to five seconds more may pass before Squid is ready for the signal."""
 _TIME_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 NO_SQUID = Problem("Squid is not installed: apt install squid")
 
@@ -64,17 +64,17 @@ class Checked:
     """A configuration that was read and checked."""
 
     lines: tuple[PhysicalLine, ...]
-    """Without directives about workers, and with the copies of lists in place of the lists."""
+    """The lines, without directives about workers, and with the names of the copies of lists instead of the lists."""
     listeners: tuple[Listener, ...]
     effective_user: str
     workers: Workers
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...] = ()
-    """Directives left out because this version of Squid always acts that way."""
+    """Directives that were left out because this version of Squid always acts as they say."""
     parents: tuple[Parent, ...] = ()
-    """Of a relay only: a proxy reaches its parents by plain TCP, like origins."""
+    """The parents of a relay. Empty for a proxy, which reaches its parents by plain TCP, like origin servers."""
     lists: tuple[CopiedList, ...] = ()
-    """The contents of the copies that *lines* name."""
+    """The lists, with the contents of the copies that *lines* name."""
     of_unit: tuple[Problem, ...] = ()
     """The warnings among *problems* that concern systemd's unit, not this process."""
 
@@ -87,8 +87,9 @@ class Checked:
         return tuple(sorted({listener.port for listener in self.listeners}))
 
     def rendered(self, workers: int, option: bool = False) -> bytes:
-        """Return the file that Squid reads. *workers*: the number that Squid was started with, since a worker that it
-        restarts reads it anew, and with another would not find the others. *option*: use Squid's own option mptcp."""
+        """Return the content of the file that Squid reads. *workers*: the number of workers that Squid was started
+        with. A worker that Squid restarts reads the file again, and with another number it would not find the other
+        workers. *option*: use Squid's own option mptcp."""
         lines = with_option(self.lines, MPTCP) if option else self.lines
         return render(with_workers(lines, workers))
 
@@ -102,9 +103,9 @@ def check(
     allow_open: bool = False,
     is_unwanted: Callable[[], bool] = lambda: False,
 ) -> Checked:
-    """Read *path* with its includes and find all that is wrong with it in *role*. *allow_open*: only warn if the
-    configuration serves strangers, or if that cannot be judged. *is_unwanted* is polled while Squid reads the file,
-    which may take a minute. Raises UnwantedError once it returns True."""
+    """Read *path* with its includes and find all mistakes in it for *role*. *allow_open*: only warn if the
+    configuration serves strangers, or if this cannot be judged. *is_unwanted* is polled while Squid reads the file,
+    which may take a minute. Raises UnwantedError when it returns True."""
     if problem := service_name_problem(service_name):
         return Checked((), (), "", Workers(), (problem,))
     lines, unreadable, includes = read_with_includes(path, service_name)
@@ -153,7 +154,8 @@ def check(
 def examined(
     path: Path, service_name: str, squid: Squid | None, *, role: Role = Role.PROXY, allow_open: bool = False
 ) -> Checked:
-    """Return as :func:`check`, for callers that only report: an error during the check becomes a problem."""
+    """Return the result of :func:`check`, for callers that only report problems: an error during the check becomes a
+    problem."""
     try:
         return check(path, service_name, squid, role=role, allow_open=allow_open)
     except TROUBLE as error:
@@ -186,9 +188,9 @@ def shared_directory(places: Places) -> Path:
 
 
 def shared_memory(service_name: str, directory: Path = SHARED_MEMORY, user: str = "") -> int:
-    """Return how many bytes the instance *service_name* may use in *directory*: free ones, and those of its Squid,
-    which runs as *user*. 0 if the directory is missing or read-only (shm_overview(7)). A file system without a limit
-    (tmpfs(5), ``size=0``) has room for anything."""
+    """Return how many bytes the instance *service_name* may use in *directory*: the free bytes, and the bytes that its
+    running Squid (as *user*) uses. The result is 0 if the directory is missing or read-only (shm_overview(7)). A file
+    system without a limit (tmpfs(5), ``size=0``) counts as unlimited."""
     try:
         there = os.statvfs(directory)
     except OSError:
@@ -204,7 +206,7 @@ def shared_memory(service_name: str, directory: Path = SHARED_MEMORY, user: str 
     for path in directory.glob(f"{service_name}-*.shm"):
         with suppress(OSError):
             found = path.lstat()
-            # Anyone may create a file by such a name, or a symbolic link to something large.
+            # Any user may create a file with such a name, or a symbolic link to a large file.
             if stat.S_ISREG(found.st_mode) and found.st_uid in owners:
                 own += 512 * found.st_blocks
     return there.f_bavail * there.f_frsize + own
@@ -217,8 +219,8 @@ def _room(places: Places, user: str) -> int:
 def _ask(
     squid: Squid, places: Places, directory: Path, trial: Mapping[str, str], is_unwanted: Callable[[], bool]
 ) -> Callable[[Sequence[PhysicalLine]], str]:
-    """Return a function that has Squid parse lines, with stand-ins for this host's addresses and for the directory of
-    error pages. *trial*: the temporary paths of copies of lists, by their names in the lines."""
+    """Return a function that lets Squid parse lines, with temporary files instead of the list of this host's addresses
+    and the directory of error pages. *trial*: the temporary paths of copies of lists, by their names in the lines."""
     # Stand-ins for the running proxy's files, under both spellings of each name.
     stand_ins = {each: directory / each.name for each in (places.own_addresses, places.error_pages)}
     stand_ins[places.own_addresses].write_text(render_addresses(local_prefixes()))
@@ -236,7 +238,7 @@ def _ask(
             text = renamed(text, trial)
             moved.append(replace(line, text=text))
         configuration.write_bytes(render(moved))
-        # Squid repeats the statements. They must read as the operator wrote them.
+        # Squid repeats the statements in its output. They must appear as the operator wrote them.
         answer = squid.parse(configuration, places.service_name, is_unwanted)
         for place, there in stand_ins.items():
             answer = answer.replace(str(there), str(place))
@@ -329,7 +331,7 @@ def _full_disk_problems(said: Sequence[Statement]) -> Iterator[Problem]:
         words = statement.words
         if words[:1] != ("access_log",) or len(words) < 2:
             continue
-        # The daemon module ignores on-error: an error of its pipe always ends the worker.
+        # The daemon log module ignores on-error: an error of its pipe always ends the worker.
         by_daemon = words[1].startswith("daemon:")
         if by_daemon or (words[1].startswith(("/", "stdio:")) and "on-error=drop" not in words[2:]):
             yield Problem(
@@ -358,7 +360,8 @@ def _user_problems(said: Sequence[Statement], user: str) -> Iterator[Problem]:
 
 
 def _directory_problems(said: Sequence[Statement], places: Places) -> Iterator[Problem]:
-    """Yield the logs and the pid file whose directory is missing. Squid exits at start then; -k parse does not look."""
+    """Yield a problem for each log or pid file whose directory is missing. Squid would exit at its start, but -k parse
+    does not check this."""
     made = {places.runtime, places.logs}
     for statement in said:
         if statement.directive not in ("access_log", "cache_log", "pid_filename") or len(statement.words) < 2:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks that ``squid.conf`` tells the check page by which connection a client came.
+"""Checks that ``squid.conf`` adds the header that tells the check page which connection a client uses.
 
-A package upgrade keeps a changed file, which may have an earlier version's header: it named only the client's end,
-which clients behind one NAT may share. ``mptcp-portal`` does not use it.
+A package upgrade keeps a squid.conf that the operator has changed. Such a file may still have the header of an earlier
+version, which contained only the client's address and port. Clients behind one NAT may share these, so ``mptcp-portal``
+does not use that header.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Turns the remarks of ``squid -k parse`` into problems with the place in the operator's own file.
+"""Turns the remarks of ``squid -k parse`` into problems, each with its place in the operator's own file.
 
-Squid stops at the first mistake that it calls fatal. It passes over others with a remark and exit status 0 (an unknown
-directive, ``http_access permit``). So each remark is read, and after a fatal one the statement is removed and the rest
-given to Squid again: all mistakes come out at once.
+Squid stops at the first mistake that it calls fatal. For other mistakes (an unknown directive, ``http_access permit``)
+it prints a remark, continues, and exits with status 0. So this module reads every remark. After a fatal one it removes
+the statement and runs Squid again on the rest, so that all mistakes are reported at once.
 
-Which statement a remark is about: all versions of Squid announce each statement with "Processing:" before acting on it,
-while only some remarks name a line.
+Only some remarks name a line. But all versions of Squid announce each statement with "Processing:" before they act on
+it, which shows the statement to which a remark belongs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .sequence import differences
 from .source import PhysicalLine, Statement, written
 
 Parse = Callable[[Sequence[PhysicalLine]], str]
-"""Gives the lines to Squid and returns its output."""
+"""Function that lets Squid parse the lines and returns Squid's output."""
 
 MOST_ROUNDS = 50
-"""A file with more fatal mistakes than this is not a squid.conf."""
+"""Maximum number of runs of Squid. A file with more fatal mistakes than this is not a squid.conf."""
 NO_TIME = (
     "further mistakes are not looked for: Squid takes long to read this, as where it has names of hosts for which no"
     " name server answers"
@@ -40,12 +40,12 @@ _UNKNOWN = re.compile(r"unrecognized: '(?P<directive>\S+)")
 _MISSING_ACL = re.compile(r"ACL not found: (?P<name>\S+)")
 _SILENT = re.compile(
     r"\s*(?:Processing Configuration File|Startup: |(?:Starting|Disabling) Authentication"
-    # Addresses of a family that this host does not speak match nobody, which is right.
+    # Addresses of an IP version that this host lacks match no client, which is right.
     r"|aclIpParseIpData: IPv6 has not been enabled|Initializing |Using certificate|Finished\.|Took |CPU Usage|Maximum "
     r"|Page faults|Not currently OK|storeDirWriteCleanLogs|Squid Cache|exception location|Set Current|$)"
 )
 _ERROR = re.compile(r"ERROR|FATAL|unrecognized|expecting|not found|configuration error", re.IGNORECASE)
-# Not compiled in: the statement asks for nothing that this Squid could do wrong.
+# The feature is not compiled in: without it, the statement has no effect that could be wrong.
 _NOT_BUILT_IN = re.compile(r"requires? --(enable|with)")
 # configuration.check reports it, with the line.
 _UNKNOWN_USER = re.compile(r"getpwnam failed")
@@ -61,7 +61,7 @@ _CAUSES = (
         "this Squid is built without OpenSSL; Debian's other one is: apt install squid-openssl",
     ),
 )
-"""What Squid says if it lacks something, and the remedy."""
+"""Squid's remarks if a requirement is missing, each with the remedy."""
 _PREFIX = re.compile(r"^(?:ERROR: |FATAL: |WARNING: |Warning: |\w+: (?=expecting|unknown|Bad ))+")
 
 _HINTS = {
@@ -98,8 +98,8 @@ def complaints(
     allow_open: bool = False,
     in_time: Callable[[], bool] = lambda: True,
 ) -> Iterator[Problem]:
-    """Yield what Squid finds wrong in *lines*, and where it reads them differently from ``written``. *allow_open*: only
-    warn of the latter. *in_time*: whether Squid may be asked once more."""
+    """Yield the mistakes that Squid finds in *lines*, and the places that Squid reads differently from ``written``.
+    *allow_open*: only warn about such differences. *in_time*: whether there is time to run Squid once more."""
     left = list(lines)
     said: set[Problem] = set()
     removed_acls: set[str] = set()
@@ -125,12 +125,12 @@ def complaints(
 
 
 def waits_for_names(problem: Problem) -> bool:
-    """Say whether *problem* is that no name server answers, which is no mistake of the file."""
+    """Tell whether the cause of *problem* is that no name server answers, which is no mistake of the file."""
     return _NO_ANSWER in problem.text
 
 
 def fatal_remark(output: str) -> str:
-    """Return the remark at which Squid would exit by the *output* of ``squid -k parse``, without secrets; or ""."""
+    """Return the remark in the *output* of ``squid -k parse`` at which Squid would exit, without secrets; or ""."""
     found = (_FATAL.match(_STAMP.sub("", line)) for line in output.split("\n"))
     return next((str(Problem(each["text"])) for each in found if each), "")
 
@@ -138,12 +138,12 @@ def fatal_remark(output: str) -> str:
 def interpret(
     output: str, following: Sequence[Statement], removed_acls: set[str]
 ) -> tuple[list[Problem], Statement | None]:
-    """Return what one run of Squid found, and the statement at which it gave up."""
+    """Return the problems that one run of Squid found, and the statement at which it stopped."""
     problems: list[Problem] = []
     remarks: list[str] = []
     current: Statement | None = None
     position = 0
-    # Only "\n" ends a line: the output repeats odd characters of statements.
+    # Only "\n" ends a line, because the output repeats statements, which may contain unusual characters.
     for line in output.split("\n"):
         text = _STAMP.sub("", line)
         if announced := _PROCESSING.match(text):
@@ -170,7 +170,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         return
     whole = " ".join(remarks)
     missing = _MISSING_ACL.search(whole)
-    # The definition of this list was removed as mistaken: this is the same mistake again.
+    # The definition of this list was removed because of a mistake, so this remark is a consequence of that mistake.
     if missing and missing["name"] in removed_acls:
         return
     file, number = (statement.file, statement.number) if statement else ("", None)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds services that clients can reach through the proxy and should not: this host's, its cloud's, and other than web.
+"""Finds services that clients can reach through the proxy although they should not: services of this host or its cloud,
+and services other than the web.
 
-For each of a few requests that should be denied, go through the rules of "http_access" in order. A name in a rule holds
-for such a request always, never, or perhaps. A "deny" counts if all its names hold, an "allow" if none of them fails.
-Clients on this host are let in on purpose. If clients elsewhere are believed to come from this host, a rule for it is
-one for them.
+There are a few requests that should be denied. For each of them, this module goes through the rules of "http_access" in
+order. A name in a rule holds for the request always, never, or perhaps. A "deny" counts if all its names always hold,
+an "allow" unless one of its names never holds. Clients on this host are allowed on purpose. If Squid believes clients
+on other hosts that they come from this host, a rule for this host also allows them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _METADATA = Addresses.of(
     *("168.63.129.16", "192.0.0.192", "100.100.100.200", "100.96.0.96", "100.80.80.80"),
     *("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:42::42", "fd00:100::100:200"),
 )
-"""Metadata services of clouds, which may hand out credentials, at addresses that are not link-local: Azure, Oracle
-(Classic), Alibaba, Volcengine, UCloud; Amazon, Google, Oracle, Akamai, Scaleway, Alibaba."""
+"""Addresses, other than link-local ones, of clouds' metadata services, which may give out credentials. IPv4: Azure,
+Oracle (Classic), Alibaba, Volcengine, UCloud. IPv6: Amazon, Google, Oracle, Akamai, Scaleway, Alibaba."""
 _TRANSLATED = Addresses.of(
     *("64:ff9b::7f00:0/104", "64:ff9b::a9fe:0/112", "64:ff9b::a83f:8110", "64:ff9b::c000:c0"),
     *("64:ff9b::6464:64c8", "64:ff9b::6460:60", "64:ff9b::6450:5050"),
@@ -34,7 +35,7 @@ _OTHER_SERVICES = (22, 25, 6379)
 """Ports as examples of services other than the web: remote shells, mail, and a database on a high port."""
 _NOT_BELIEVED = " without this one, or nobody elsewhere who is believed what he says of his address"
 Holds = bool | None
-"""Always, never, or (None) perhaps."""
+"""Whether a name holds for a request: True means always, False never, None perhaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ class _Request:
 def exposure_problems(
     statements: Sequence[Statement], own_addresses: str, *, connects: bool = True
 ) -> Iterator[Problem]:
-    """Yield a warning that names the protections that are missing before the first rule that lets clients in.
-    *own_addresses*: the running proxy's file of this host's addresses. *connects*: Squid looks names up and connects to
-    them, so a "dst -n", which ignores names, is no protection."""
+    """Yield a warning for each rule that allows clients although rules that deny certain requests are missing before
+    it. *own_addresses*: the running proxy's file of this host's addresses. *connects*: whether Squid itself looks up
+    host names and connects to the addresses; then "dst -n", which ignores names, is no protection."""
     rules = _Rules(statements, connects)
     first_tunnel = next((port for port in _OTHER_SERVICES if rules.lets_in(_Request(tunnel=port))), None)
     requests = {
@@ -127,8 +128,8 @@ class _Asked:
         self._found: dict[str, Holds] = {}
 
     def denied(self, name: str) -> Addresses:
-        """Return the addresses for which *name*, from a "deny" rule, always matches the request. For a request to no
-        particular address: EVERYBODY for yes, NOBODY for no."""
+        """Return the destination addresses for which *name*, from a "deny" rule, always matches the request. If the
+        request has no particular address, return EVERYBODY if the name matches it, otherwise NOBODY."""
         if self.holds(name) is True:
             return EVERYBODY
         known = self._request.to is not None and not name.startswith("!")
@@ -140,7 +141,7 @@ class _Asked:
             return None if inner is None else not inner
         name = ascii_lower(name)
         if name not in self._found:
-            self._found[name] = None  # for a list that names itself
+            self._found[name] = None  # ends the recursion if a list names itself
             self._found[name] = self._name(name)
         return self._found[name]
 
@@ -202,8 +203,8 @@ def _has_port(values: Sequence[str], port: int) -> Holds:
 
 
 def _never_direct(statements: Sequence[Statement]) -> frozenset[str]:
-    """Return the names of requests that always go to Squid's peers. "always_direct" comes before "never_direct", in
-    which the first rule decides."""
+    """Return the names of lists whose requests always go to Squid's peers. Squid checks "always_direct" before
+    "never_direct"; in the latter the first matching rule decides."""
     found = set()
     for statement in statements:
         words = tuple(ascii_lower(word) for word in statement.words)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds out which helper programs identify a client: those of "external_acl_type", and those of "auth_param" for
+"""Finds out which helper programs identify a client: programs of "external_acl_type", and programs of "auth_param" for
 passwords. Pure.
 
-Some of Squid's own helpers accept anybody, by their manuals: they supply names for the log, show a page first, or limit
-the time of use.
+According to their manuals, some of Squid's own helpers accept every client: they supply names for the log, show a page
+first, or limit the time of use.
 
-What one helper answers (a user, a tag, a note) may be passed to another, and lists may ask for it ("ext_user"). It
-identifies the client only if all helpers that answer are told about the client: which of them supplied the name is not
-known.
+The answer of one helper (a user, a tag, a note) may be passed to another helper, and lists may depend on it
+("ext_user"). An answer identifies the client only if every helper that gives answers gets information about the client,
+because it is unknown which helper gave the answer.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from itertools import dropwhile, takewhile
 from .source import Statement
 
 _HELPER_OPTION = re.compile(r"[a-z._-]+=.*|ipv[46]")
-"""Options of an external_acl_type before its codes. Behind the codes follow the helper and its arguments."""
+"""Options of an external_acl_type, which come before its codes. After the codes come the helper and its arguments."""
 _CODE = re.compile(
     r"""%["\[#'/]?-?[0-9]*(?P<before>\{[^}]*\})?(?:http::|ssl::|tls::)?(?P<code>.*?)(?P<behind>\{[^}]*\})?"""
 )
-"""One code: one word, with or without an argument before or behind. A code with a maximum length (%.1SRC) passes only a
-part, and does not match."""
+"""One code: one word, possibly with an argument before or after it. A code with a maximum length (%.1SRC) does not
+match, because it passes only a part of the value."""
 _OF_THE_CLIENT = re.compile(r"SRCEUI(?:48|64)|LOGIN|(?:USER_|CA_|USER_CA_)CERT\w*|>eui|ul|credentials|>cert_\w+")
 _ADDRESS = frozenset(("SRC", ">a"))
-"""Codes that tell an external helper who the client is (external_acl_type, logformat): above, its MAC address, user or
-certificate; here, its address. Any other code, as about the request, does not; an identd's answer (IDENT, ui) is up to
-the client."""
+"""Codes that pass the client's address to an external helper (external_acl_type, logformat). The codes above pass its
+MAC address, user or certificate. All other codes, for example for parts of the request, do not identify the client; an
+identd's answer (IDENT, ui) is chosen by the client."""
 _HEADER = re.compile(r">?(?:ha?)?")
-"""One header field of the request (with an argument), or all: it may hold a user's password."""
+"""Codes for one header field of the request (with an argument), or for all. A field may contain a user's password."""
 _SAYS_NOTHING = re.compile(
     r"""\{(?: accept(?:-.*)? | cache-control | connection | content-.* | date | dnt | expect | forwarded | from | host
       | if-.* | keep-alive | max-forwards | origin | pragma | proxy-connection | range | referer | sec-.* | te
@@ -40,7 +40,8 @@ _SAYS_NOTHING = re.compile(
       | (?:.*-)?(?:real|client|remote|cluster-client|connecting)-?(?:ip|addr|address|host)(?:v6)? )(?::.*)?\}""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""Header fields about the request or the client's program, and those in which anybody may claim to be anybody."""
+"""Header fields that do not identify the client: fields about the request or the client's program, and fields in which
+a client may claim any identity."""
 _OF_A_HELPER = frozenset(("EXT_USER", "EXT_LOG", "EXT_TAG", "TAG", "ue", "ea", "et"))
 """Codes for an external helper's answers."""
 _OF_A_LOGIN = frozenset(("LOGIN", "ul", "un", "credentials"))
@@ -49,39 +50,39 @@ _ASKS_FOR_A_LOGIN = frozenset(("LOGIN", "ul"))
 _TAKES_ANY_PASSWORD = re.compile(r"""["']?(?:.*/)?(?:(?:basic|ntlm)_fake_auth|fakeauth_auth)(?:\.\w+)?["']?""")
 """Programs of auth_param that accept any name and password (basic_fake_auth, ntlm_fake_auth, and an old name)."""
 _TAKES_ANYBODY = re.compile(r"""["']?(?:.*/)?ext_(?:session|time_quota|delayer)_acl(?:\.\w+)?["']?""")
-"""Programs of external_acl_type that identify nobody: the first accepts a client from its second request on, the second
-accepts unknown ones for five minutes a day, the third delays everybody."""
+"""Programs of external_acl_type that do not identify clients: the first accepts every client from its second request
+on, the second accepts unknown clients for five minutes a day, the third only delays clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """What the helper programs of a configuration know about clients."""
+    """The information about clients that the helper programs of a configuration have."""
 
     anybody_logs_in: bool
     """Whether a program that takes any password may ask clients for one."""
     answers_tell: bool
     """Whether the external helpers' answers identify the client; True also without such helpers."""
     not_told: frozenset[str]
-    """Names of external helpers that are told nothing about the client, or accept anybody."""
+    """Names of external helpers that get no information that identifies the client, or accept every client."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Which of a helper's inputs, beside addresses and certificates, identify the client."""
+    """Which inputs of a helper identify the client."""
 
     addresses: bool
     host_names: bool
     logins: bool
     answers: bool
     names: bool
-    """%un: the name of a login, a helper's answer or an identd's, whichever exists."""
+    """%un: the user name from a login, from a helper's answer or from an identd, whichever exists."""
     notes: bool
 
 
 def helpers(statements: Iterable[Statement], *, addresses_count: bool = True, names_count: bool = True) -> Helpers:
-    """Return what the helper programs of *statements* know. *addresses_count*: whether a client's address identifies
-    it; a believed X-Forwarded-For may hold any. *names_count*: whether its host name does, which the owner of its
-    reverse zone chooses."""
+    """Return the information that the helper programs of *statements* have about clients. *addresses_count*: whether a
+    client's address identifies it; a believed X-Forwarded-For may contain any address. *names_count*: whether its host
+    name identifies it, which the owner of its reverse zone chooses."""
     statements = list(statements)
     external = [(each.words[1], each.words[2:]) for each in statements if _is_external(each)]
     passwords = [each for each in statements if each.directive == "auth_param"]
@@ -113,7 +114,7 @@ def _asks_an_identd(statement: Statement) -> bool:
 
 
 def _makes_notes(statement: Statement) -> bool:
-    """Say whether *statement* makes notes that do not come from an external helper."""
+    """Tell whether *statement* makes notes that do not come from an external helper."""
     words = statement.words
     return statement.directive in ("note", "url_rewrite_program", "store_id_program") or (
         statement.directive == "acl" and len(words) > 2 and words[2].startswith("annotate_")
@@ -121,8 +122,8 @@ def _makes_notes(statement: Statement) -> bool:
 
 
 def _tells_who(words: Sequence[str], known: _Known) -> bool:
-    """Say whether *words* of an external_acl_type, behind its name, tell its helper who the client is, and the helper
-    does not accept anybody."""
+    """Tell whether an external_acl_type, with these *words* after its name, passes information that identifies the
+    client, and its helper does not accept every client."""
     behind_options = list(dropwhile(_HELPER_OPTION.fullmatch, words))
     codes = list(takewhile(lambda word: word.startswith("%"), behind_options))
     takes_anybody = any(_TAKES_ANYBODY.fullmatch(word) for word in behind_options[len(codes) :])

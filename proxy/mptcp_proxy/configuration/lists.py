@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Copies the files that hold values of an ``acl``, so that the check and Squid read the same bytes.
+"""Copies the files with values of an ``acl`` (lists), so that the check and Squid read the same bytes.
 
-Squid reads such a list at each reload, and each worker at its start, even if someone has changed it since the check:
-half an edit would be in force, or end Squid. So Squid gets copies.
+Squid reads a list at each reload, and each worker reads it at its start. If the operator has changed the list since the
+check, a half-finished edit would be in force, or Squid would exit. So Squid gets copies.
 
 Rules (Squid's src/ConfigParser.cc, strtokFile): a value of an ``acl`` that begins with a quotation mark, single or
 double, names a file up to the next mark. Other ways of reading files would escape this check, and are refused:
@@ -34,21 +34,21 @@ _LIST = re.compile(r"""(["'])(?P<name>[^"'\\]+)\1""")
 _PARAMETERS = re.compile(r"""(?:\w+=)?parameters\(""")
 _RULES = re.compile(r"\w+_access|follow_x_forwarded_for|cache|(?:always|never)_direct|tcp_outgoing_\w+|ssl_bump")
 _OF_ONE_VALUE = frozenset(("random", "max_user_ip", "connections_encrypted"))
-"""Types for which Squid reads only one value (tried with 5.7)."""
+"""Types for which Squid reads only one value (tested with 5.7)."""
 _IN_PLACE = 'the values themselves, or a list of an acl: acl NAME TYPE "FILE"'
 _LONGEST = 64
-"""Characters of the list's name that the copy's name keeps."""
+"""Maximum number of characters of the list's name in the name of its copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedList:
-    """One list, as it was read."""
+    """One list, with its content when it was read."""
 
     name: str
     copy: Path
-    """The name that Squid gets instead."""
+    """The name of the copy, which Squid reads instead."""
     content: bytes | None
-    """None: unreadable. There is no copy then, so Squid says so."""
+    """None if the list is unreadable. Then no copy is made, so that Squid reports the missing file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class WithLists:
     """A configuration that names the copies instead of the lists."""
 
     lines: tuple[PhysicalLine, ...]
-    """One for each line of before, in the same order."""
+    """The changed lines: one for each original line, in the same order."""
     lists: tuple[CopiedList, ...]
     problems: tuple[Problem, ...]
 
     def put(self, directory: Path) -> dict[str, str]:
-        """Write the lists into *directory* for a trial. Return their names there by the names of the copies."""
+        """Write the lists into *directory* for a trial. Return their paths there, by the names of the copies."""
         there = {}
         for each in self.lists:
             path = directory / each.copy.name
@@ -71,7 +71,7 @@ class WithLists:
         return there
 
     def as_written(self, problem: Problem) -> Problem:
-        """Return *problem* with the operator's names of lists."""
+        """Return *problem* with the names of the operator's lists instead of the copies."""
         names = {str(each.copy): each.name for each in self.lists}
         return replace(
             problem,
@@ -103,12 +103,12 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def with_copies(lines: Sequence[PhysicalLine], service_name: str, directory: Path, left: Collection[str]) -> WithLists:
-    """Read the lists that *lines* name, and name their copies in *directory* instead. Writes nothing. *left*: names of
-    files that stay, since only this program writes them."""
+    """Read the lists that *lines* name, and replace their names by the names of copies in *directory*. Writes no file.
+    *left*: names of files that are not replaced, because only this program writes them."""
     changed = list(lines)
     found: dict[str, CopiedList] = {}
     problems: list[Problem] = []
-    # The macro replaces itself: the result goes to Squid.
+    # Pass the macro as the service name, so that it stays in the lines for Squid.
     for statement in statements(lines, "${service_name}"):
         words = statement.words
         problems.extend(_unseen_files(statement))
@@ -130,7 +130,7 @@ def with_copies(lines: Sequence[PhysicalLine], service_name: str, directory: Pat
                     problems.append(_problem(statement, f"{name}: {error}"))
                     continue
             if found[name].content is None and statement.conditional:
-                # Squid's parse does not report it if the ``if`` is for another process.
+                # Squid's parse does not report this if the statement is in an ``if`` for another process.
                 problems.append(_problem(statement, f"{name} cannot be read"))
             text = _replaced(text, word, f'"{found[name].copy}"')
         if text != statement.text:
@@ -143,23 +143,23 @@ def _replaced(text: str, word: str, by: str) -> str:
 
 
 def _read(name: str, directory: Path) -> CopiedList:
-    """Raises ValueError for a file that might never end."""
+    """Read one list. Raises ValueError for a file that might never end."""
     content: bytes | None = None
     with suppress(OSError):
-        # It might be a pipe without a writer.
+        # Open without blocking, because the file might be a pipe without a writer.
         descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) and name != os.devnull:
                 raise ValueError("no regular file")
             content = file.read()
-    # With the name, to tell lists of the same content apart in Squid's remarks.
+    # The hash includes the name, so that lists with the same content can be told apart in Squid's remarks.
     digest = hashlib.sha256(os.fsencode(name) + b"\0" + (content or b"")).hexdigest()[:16]
     readable = re.sub(r"[^A-Za-z0-9._-]", "_", Path(name).name)[-_LONGEST:]
     return CopiedList(name, directory / f"{digest}-{readable}", content)
 
 
 def _unseen_files(statement: Statement) -> Iterator[Problem]:
-    """Yield a problem if *statement* makes Squid read a file in a way that is not followed here."""
+    """Yield a problem if *statement* makes Squid read a file in a way that this module does not handle."""
     words = statement.words
     if not words:
         return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads the parents of a relay from ``cache_peer``; every request must go to one of them.
+"""Reads the parents of a relay from ``cache_peer``, and checks that every request goes to one of them.
 
-Squid decides by "always_direct", then by "never_direct", each by its first matching rule (src/peer_select.cc). So
-nothing bypasses the parents if never_direct has "allow all" before any "deny all". Exceptions by other rules, for local
-names for example, are the operator's intent.
+Squid decides first by "always_direct", then by "never_direct", each by its first matching rule (src/peer_select.cc). So
+no request bypasses the parents if never_direct has "allow all" before any "deny all". Exceptions by other rules, for
+example for local names, count as intended by the operator.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Parent:
 
 
 def parents(statements: Iterable[Statement]) -> Iterator[Parent]:
-    """Yield the parents on other hosts: this host has one path to itself. Squid reports malformed statements."""
+    """Yield the parents on other hosts. A parent on this host is left out, because only one path leads to it. Malformed
+    statements are skipped, because Squid reports them."""
     for statement in statements:
         match statement.words:
             case ("cache_peer", host, "parent", port, *_):
@@ -54,7 +55,8 @@ def _is_host(text: str) -> bool:
 
 
 def _port(text: str) -> int:
-    """Return the port of *text*, a number or a name of services(5) (GetService in src/cache_cf.cc); 0 for none."""
+    """Return the port of *text*, a number or a name of services(5) (GetService in src/cache_cf.cc); 0 if it is
+    neither."""
     if text.isascii() and text.isdigit():
         return int(text) if len(text) < 10 else 0
     try:
@@ -64,7 +66,7 @@ def _port(text: str) -> int:
 
 
 def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:
-    """Yield what makes the configuration *file* unfit for a relay."""
+    """Yield the problems that make the configuration *file* unfit for a relay."""
     peers = [statement for statement in statements if statement.directive == "cache_peer"]
     if not any(parents(peers)):
         own = next((each for each in peers if len(each.words) > 1 and is_loopback(each.words[1])), None)

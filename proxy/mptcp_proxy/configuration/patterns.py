@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Matches regular expressions as Squid does: POSIX extended ones, by the C library (regcomp(3)). Pure.
 
-Python's syntax differs: it takes ``[[:alpha:]]``, a letter, for a character of ``[:alph`` and a bracket.
+Python's syntax differs. For example, ``[[:alpha:]]`` is a letter in POSIX, but for Python one of the characters
+``[:alph`` followed by a bracket.
 """
 
 from __future__ import annotations
@@ -13,31 +14,34 @@ from collections.abc import Iterable
 _FLAGS = 1 | 2 | 8
 """REG_EXTENDED, REG_ICASE and REG_NOSUB of regex.h."""
 _ROOM = 64
-"""64-bit words: larger than any C library's regex_t."""
+"""Size of the buffer for a regex_t, in 64-bit words: larger than in any C library."""
 _TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\[([:.=])[^\]]*\1\]|[^\]])*\]|\{(?P<least>[0-9]*)(?P<range>,(?P<most>[0-9]*))?\}|.", re.DOTALL
 )
 """A character, an operator, or a whole bracket expression, which contains no operators."""
 _BACKWARD = re.compile(r"\\[1-9]")
-"""Back references: 320 of them kept the C library busy for more than a minute."""
+"""Back references. They are not evaluated, because 320 of them kept the C library busy for more than a minute."""
 _MOST_PARTS = 20_000
-"""With all copies: the C library copies a part for each repetition. The worst case found took 110 MB, or 0.3 s. A chain
-of labels of a host name, ``([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\.){1,127}``, has 13,700."""
+"""Maximum number of parts, including all copies: the C library copies a part for each repetition. The worst pattern
+found took 110 MB, another 0.3 s. A chain of labels of a host name,
+``([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\.){1,127}``, has 13,700 parts."""
 _MAY_BE_ABSENT = 20
-"""Cost in parts of an optional part: such parts cost the square or the cube of their number."""
+"""Cost of an optional part, in parts. It is high, because the cost of optional parts grows with the square or the cube
+of their number."""
 _SPAN = 500
-"""The cost of ``{least,most}`` is the square of the difference divided by this: each optional copy is linked to those
-behind it. ``[a-z]{0,10000}$`` took 1.6 GB."""
+"""The cost of ``{least,most}`` is the square of the difference divided by this, because each optional copy is linked to
+all copies after it. ``[a-z]{0,10000}$`` took 1.6 GB."""
 _AT_A_WORD = 400
 """Cost in parts of ``\\b``, ``\\B``, ``\\<`` or ``\\>``: ``(\\b.?){100}`` took 1 GB and eight seconds."""
 _LONGEST = 1000
-"""Bytes: regcomp recurses for each parenthesis, and a stack overflow ends the process."""
+"""Maximum length of a pattern, bytes. It is limited, because regcomp recurses for each parenthesis, and a stack
+overflow would end the process."""
 
 _LIBRARY = ctypes.CDLL(None)
 
 
 def matches_any(pattern: str, texts: Iterable[str]) -> bool:
-    """Say whether *pattern* matches any of *texts*, ignoring case. True also if that cannot be determined."""
+    """Tell whether *pattern* matches any of *texts*, ignoring case. True also if this cannot be determined."""
     encoded = pattern.encode("utf-8", "surrogateescape")
     compiled = (ctypes.c_uint64 * _ROOM)()
     if len(encoded) > _LONGEST or b"\0" in encoded or _BACKWARD.search(pattern) or parts(pattern) > _MOST_PARTS:
@@ -53,9 +57,10 @@ def matches_any(pattern: str, texts: Iterable[str]) -> bool:
 def parts(pattern: str) -> int:
     """Return how many characters, bracket expressions and operators *pattern* has, with all copies."""
     around: list[int] = []
-    """What precedes each open group."""
+    """Number of parts before each open group."""
     before, last = 0, 0
-    """In the innermost group: all but its last part, and the last part, to which a repetition applies."""
+    """Number of parts in the innermost group before its last item, and in the last item, to which a repetition
+    applies."""
     for token in _TOKEN.finditer(pattern):
         text = token[0]
         if text == "(":

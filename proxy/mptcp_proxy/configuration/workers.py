@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Decides how many workers Squid has: as squid.conf says, else one per processor. Pure.
+"""Decides how many workers Squid has: the number in squid.conf, otherwise one per processor. Pure.
 
 Squid's own default is one worker, which is one thread on one processor. Several workers listen on the same ports, but
-do not share what Squid keeps per process. If squid.conf has such a thing, which would change its meaning with several
-workers, the default stays one.
+some state is separate in each process, such as a cache_dir. If squid.conf has a directive with such state, its meaning
+would change with several workers, and the default stays one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from .source import PhysicalLine, Statement, last
 DIRECTIVE = "workers"
 _QUEUES = "worker-queues"
 _REVIVAL = "hopeless_kid_revival_delay 10 seconds"
-"""Squid gives up a worker that ended five times, each within ten seconds, for this long; by default for an hour."""
+"""How long Squid does not restart a worker that ended five times, each time within ten seconds. Squid's default is an
+hour."""
 MOST = 128
-"""Each worker takes at least 20 MB; a larger number is a mistake."""
+"""Maximum number of workers. Each takes at least 20 MB, so a larger number is a mistake."""
 LEAST_SHARED = 8_000_000
-"""Bytes of shared memory for several workers: two took 2 MB, measured. Squid exits if it gets none."""
+"""Minimum bytes of shared memory for several workers; two took 2 MB, as measured. Squid exits if it gets none."""
 _CACHE_MEM = 256 << 20
-"""Bytes; Squid's default (its documentation)."""
+"""Squid's default of cache_mem, bytes (from its documentation)."""
 _UNITS = {"bytes": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
 
@@ -35,13 +36,13 @@ class Workers:
 
     count: int = 1
     reason: str = ""
-    """Empty if squid.conf states the number."""
+    """Reason of the number; empty if squid.conf states it."""
     alone: Statement | None = None
-    """A statement whose subject each of several workers would have for itself, if there is one."""
+    """A statement with state that each of several workers would keep separately; None if there is none."""
 
     @property
     def processes(self) -> int:
-        """Squid's processes beside its first: the workers, and a coordinator for several."""
+        """Number of Squid's processes besides the first: the workers, and a coordinator if there are several."""
         return self.count + (self.count > 1)
 
     def __str__(self) -> str:
@@ -66,7 +67,8 @@ def of_processes_alone(said: Sequence[Statement]) -> Statement | None:
 
 
 def _own_files(said: Sequence[Statement], shared: bool = False) -> Statement | None:
-    """Return the first cache_dir whose files belong to one process; *shared*: only one that workers would share."""
+    """Return the first cache_dir whose files only one process may use. *shared*: only a cache_dir that several workers
+    would use at the same place."""
     for each in said:
         match each.words:
             case ("cache_dir", kind, *rest) if kind != "rock":
@@ -78,7 +80,7 @@ def _own_files(said: Sequence[Statement], shared: bool = False) -> Statement | N
 
 def wanted(said: Sequence[Statement], role: Role, processors: int, shared_memory: int) -> Workers:
     """Return the workers that *said* asks for on a host with this many usable *processors*. *shared_memory*: free bytes
-    of it, 0 if it is not writable. A meaningless number gives 1 (``worker_problems`` reports it)."""
+    of shared memory, 0 if it is not writable. An invalid number gives 1 (``worker_problems`` reports it)."""
     stated = last(said, DIRECTIVE)
     alone = of_processes_alone(said)
     if stated is not None:
@@ -104,7 +106,8 @@ def shared_cache(said: Sequence[Statement]) -> int:
 
 
 def _caches(said: Sequence[Statement]) -> bool:
-    """Say whether any answer may be stored. The first matching rule decides, else the opposite of the last."""
+    """Tell whether any answer may be stored. The first matching rule decides; if none matches, the opposite of the last
+    rule."""
     for each in said:
         match each.words:
             case ("cache", "allow", *_):
@@ -119,7 +122,7 @@ def _cache_mem(said: Sequence[Statement]) -> int:
     try:
         return int(float(number) * _UNITS[unit.lower() or "bytes"])
     except (ValueError, KeyError, OverflowError):
-        return _CACHE_MEM  # not stated, or refused by Squid itself
+        return _CACHE_MEM  # cache_mem is not stated, or Squid itself will refuse it
 
 
 def _value(said: Sequence[Statement], directive: str) -> str:
@@ -164,7 +167,7 @@ def not_by_reload(workers: Workers, running: int) -> Problem | None:
 
 
 def worker_problems(said: Sequence[Statement], processors: int) -> Iterator[Problem]:
-    """Yield what is wrong with a stated number. Squid's own check reports what is no number."""
+    """Yield the problems of a stated number of workers. If the text is no number, Squid's own check reports it."""
     stated = last(said, DIRECTIVE)
     count = _number(stated) or 1 if stated else 1
     if count > 1 and (shared := _own_files(said, shared=True)):
@@ -201,12 +204,13 @@ def without_workers(lines: Sequence[PhysicalLine], said: Sequence[Statement]) ->
 def with_workers(lines: Sequence[PhysicalLine], count: int) -> tuple[PhysicalLine, ...]:
     """Return *lines* with *count* workers, each with its own listening socket (SO_REUSEPORT).
 
-    Otherwise Squid's coordinator binds one for all and keeps it until it ends: after a reload a port that was removed
-    from the file stayed open with nobody to accept, and changed options had no effect. If Squid gives up its only
-    worker it exits, and is restarted from outside. With several, the coordinator would go on alone for an hour, hence
-    _REVIVAL; *lines* come later and may override it.
+    Otherwise Squid's coordinator binds one socket for all workers and keeps it until it ends. Then, after a reload, a
+    port that was removed from the file stayed open although no process accepted connections, and changed options had no
+    effect. If Squid stops restarting its only worker, it exits, and systemd restarts it. With several workers, the
+    coordinator would run on without workers for an hour, so _REVIVAL sets a shorter time; *lines* come later and may
+    override it.
     """
-    # At the beginning: the last line may end in a backslash.
+    # Insert at the beginning, because the last line may end in a backslash.
     first = PhysicalLine("", 0, f"{DIRECTIVE} {count}")
     return (first, PhysicalLine("", 0, _REVIVAL), *with_option(lines, _QUEUES)) if count > 1 else (first, *lines)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-proxy doctor``: finds what keeps this host from being a working proxy.
+"""``mptcp-proxy doctor``: finds the problems that keep this host from being a working proxy.
 
-Each check is a small function from input to findings, which unit tests can feed with any host's output. ``gather``
-reads the input, ``probe`` tries kernel features in a network namespace of its own, ``report`` prints.
+Each check is a small function from input to findings, so that unit tests can call it with the output of any host.
+``gather`` reads the input, ``probe`` tries kernel features in its own network namespace, ``report`` prints the
+findings.
 """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tells which published fixes the installed Squid lacks, and which weaknesses the shipped squid.conf leaves open.
+"""Lists the published security fixes that the installed Squid lacks, and the weaknesses that clients can still use with
+the shipped squid.conf.
 
 Source: the changelogs of Debian's packages squid 5.7-2+deb12u6 and 6.13-2+deb13u4. docs/squid-versions.md has the same
-table; a test keeps both equal.
+table; a test compares both.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ class Advisory:
     here: Here
     why: str
     debian12: int | None
-    """The first N of 5.7-2+deb12uN with the fix; None: none yet."""
+    """The first N of 5.7-2+deb12uN with the fix; None if no package has it yet."""
     debian13: int | None
-    """The same of 6.13-2+deb13uN; 0: all have it."""
+    """The first N of 6.13-2+deb13uN with the fix; 0 if all have it."""
     upstream: tuple[int, int] | None
     """Squid's first release with the fix, if known."""
 
     def cured_in(self, version: str) -> bool:
-        """Say whether a package's or Squid's own *version* has the fix. True if it cannot be parsed."""
+        """Tell whether *version*, of a package or of Squid itself, has the fix. True if it cannot be parsed."""
         match = _VERSION.match(version)
         if match is None:
             return True
@@ -121,12 +122,12 @@ def packaged(printed: str) -> str:
 
 
 def lacking(version: str) -> tuple[Advisory, ...]:
-    """Return the weaknesses of *version*: Debian's package's, or Squid's own."""
+    """Return the weaknesses of *version*, the version of Debian's package or of Squid itself."""
     return tuple(each for each in ADVISORIES if not each.cured_in(version))
 
 
 def advisories(version: str) -> Iterator[Finding]:
-    """Report weaknesses. *version*: of Debian's package, or Squid's own; empty without Squid."""
+    """Report weaknesses. *version*: of Debian's package, or of Squid itself; empty if Squid is not installed."""
     if not version:
         return
     found = lacking(version)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Finds paths that silently drop full-sized packets (path-MTU black holes, RFC 2923, 2.1) from current subflows.
 
-Handshake and short packets pass; the first full-sized one does not, and is retransmitted again and again.
+On such a path the handshake and short packets pass, but the first full-sized packet does not, and the kernel
+retransmits it again and again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ SYSCTL = "net.ipv4.tcp_mtu_probing"
 LISTED = ("-Htin", "state", "established")
 _CHECK = "path-MTU black holes"
 _BASE = 1024
-"""net.ipv4.tcp_base_mss, the start of probing: it would not help smaller segments."""
+"""net.ipv4.tcp_base_mss, the segment size at which probing starts. Probing would not help subflows with smaller
+segments."""
 _TIMEOUTS = 3
-"""In a row."""
+"""Number of consecutive timeouts after which a subflow counts as stuck."""
 _CARRIED = 10
-"""Full-sized segments that another subflow must have carried, to show that the connection had data."""
+"""Number of full-sized segments that another subflow of the connection must have carried, which shows that the
+connection had data to send."""
 _FIELD = re.compile(r"\b(mss|backoff|unacked|bytes_acked):(\d+)")
 _TOKEN = re.compile(r"tcp-ulp-mptcp flags:\w* token:\w+\(id:\d+\)/(\w+)\(")
 
@@ -35,12 +38,12 @@ class Subflow:
 
     remote: str
     token: str
-    """Of its connection; empty if ss does not show it."""
+    """Token of the connection; empty if ss does not show it."""
     mss: int
     backoff: int
     unacked: int
     acked: int
-    """Bytes, in all."""
+    """Total number of acknowledged bytes."""
 
 
 def read_subflows(text: str, ports: Collection[int]) -> Iterator[Subflow]:
@@ -65,7 +68,7 @@ def black_holes(probing: str | None, text: str | None, ports: Collection[int], r
         return
     subflows = list(read_subflows(text, ports))
     if subflows and not root and not any(each.token for each in subflows):
-        # Older kernels show it only with CAP_NET_ADMIN.
+        # Older kernels show the token only with CAP_NET_ADMIN.
         yield unseen(_CHECK, "which subflows are of one connection")
         return
     stuck = _stuck(subflows)
@@ -85,8 +88,9 @@ def black_holes(probing: str | None, text: str | None, ports: Collection[int], r
 
 
 def _stuck(subflows: Collection[Subflow]) -> list[Subflow]:
-    """Return the subflows that time out with their first full-sized segment while their connection goes on elsewhere.
-    If a client's address acknowledged a full-sized segment on any connection, its path passes them."""
+    """Return the subflows that time out with their first full-sized segment while another subflow of their connection
+    carries data. Subflows to a client address that acknowledged full-sized segments on any connection are left out:
+    the path to it passes them."""
     of_connection = defaultdict(list)
     for each in subflows:
         of_connection[each.token].append(each)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks what one client may take of this host: memory by uploads that nobody reads, and new connections."""
+"""Checks how much of this host one client can use up: memory, by uploads that no program reads, and new connections."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .kernel import lasting_sysctl
 SHARE = 4
 """One client may hold at most this fraction (1/4) of the host's memory."""
 RECEIVE_BUFFER = 2 << 20
-"""Bytes: the third value of net.ipv4.tcp_rmem that docs/operator.md recommends for clients that are not trusted."""
+"""Recommended third value of net.ipv4.tcp_rmem, bytes, if the clients are not trusted (docs/operator.md)."""
 DESCRIPTORS = 65536
-"""Per worker, by the unit's LimitNOFILE."""
+"""Number of descriptors of each worker, as set by LimitNOFILE of the unit."""
 TABLE = "mptcp_proxy_new_connections"
-"""In conf/nftables/limit-new-connections.nft."""
+"""Name of the table in conf/nftables/limit-new-connections.nft."""
 _DIRECTIVE = "client_ip_max_connections"
 _UPLOADS, _OPENED = "memory for one client", "new connections"
 
@@ -29,18 +29,18 @@ def connections_of_one_client(said: Sequence[Statement]) -> int:
     """Return how many connections of one address a worker accepts by squid.conf, at most one per descriptor."""
     stated = last(said, _DIRECTIVE)
     if stated is None or not stated.words[1].isdigit():
-        return DESCRIPTORS  # -1 means no bound
+        return DESCRIPTORS  # client_ip_max_connections -1 means no limit
     return min(int(stated.words[1]), DESCRIPTORS)
 
 
 def unread_uploads(
     connections: int, workers: int, sizes: tuple[int, int, int], memory: int, all_tcp: int, file: str
 ) -> Finding:
-    """Compare what one client's uploads may hold with the host's *memory* and with what all its TCP may have.
+    """Compare the memory that one client's uploads can occupy with the host's *memory* and with the limit for all TCP.
 
-    *connections*: of one address with each worker, by squid.conf, *file*. *sizes*: net.ipv4.tcp_rmem (tcp(7)): a
-    connection's buffer grows to the third value even if nobody reads it. *all_tcp*: bytes, the second value of
-    net.ipv4.tcp_mem, beyond which the kernel saves memory on every connection.
+    *connections*: maximum number of connections of one address with each worker, by squid.conf (*file*). *sizes*:
+    net.ipv4.tcp_rmem (tcp(7)); a connection's buffer grows to the third value even if no program reads it. *all_tcp*:
+    the second value of net.ipv4.tcp_mem, in bytes; beyond it the kernel saves memory on every connection.
     """
     least, middle, largest = sizes
     bound = min(memory // SHARE, all_tcp)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reports what the probe found out about traffic control, sockets and netfilter."""
+"""Reports the results of the probe for traffic control, sockets and netfilter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..places import Role
 from ..shim import FEATURES, LISTEN, left_out, needed
 
 Results = Mapping[str, str | None]
-"""Feature to None if it works, else to the reason; see ``probe``."""
+"""For each feature None if it works, otherwise the reason why it does not; see ``probe``."""
 
 _LINES = {
     HTB: "tc HTB",
@@ -50,7 +50,7 @@ def not_probed(reason: str, root: bool) -> Finding:
 
 
 def of_throttler(results: Results) -> Iterator[Finding]:
-    """Check the throttler's needs of the kernel: without them nothing, or no upload, is throttled."""
+    """Check the kernel features that the throttler needs. Without them, nothing is throttled, or at least no upload."""
     lacks = dict(lacks_of_kernel(results, _LINES))
     for feature, line in _LINES.items():
         if (lack := lacks.get(feature)) is not None:
@@ -61,7 +61,7 @@ def of_throttler(results: Results) -> Iterator[Finding]:
 
 
 def netfilter(results: Results) -> Iterator[Finding]:
-    """Check the ways to find a packet's subflow; one is enough."""
+    """Check the netfilter backends, which find the subflow of a packet; one backend is enough."""
     lacks = dict(lacks_of_kernel(results, BACKENDS))
     for backend in BACKENDS:
         others = [each for each in BACKENDS if each != backend]
@@ -94,8 +94,9 @@ _NOTHING: Mapping[str, int] = {}
 def in_use(
     environment: Mapping[str, str], loaded: Collection[str], role: Role, counted: Mapping[str, int] = _NOTHING
 ) -> Finding:
-    """Report what the preload libraries do besides Multipath TCP in a running Squid. *environment*: Squid's at its
-    start. *loaded*: names of its loaded libraries. *counted*: their counters since (``library_counters``)."""
+    """Report what the preload libraries do besides Multipath TCP in a running Squid. *environment*: Squid's environment
+    at its start. *loaded*: names of the libraries that it has loaded. *counted*: counters of the libraries since the
+    start (``library_counters``)."""
     check = "library features"
     off = left_out(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
     missing = [name for name in needed(off) if name not in loaded]
@@ -117,7 +118,7 @@ _WITHOUT = {Role.PROXY: "listeners are plain TCP", Role.RELAY: "connections to p
 
 
 def shim(results: Results, library: str, build_error: str, role: Role = Role.PROXY) -> Finding:
-    """Report the preload library. *library*: its path. *build_error*: why there is none."""
+    """Report the preload library. *library*: its path. *build_error*: why the library is missing."""
     why = f"without it Squid's {_WITHOUT[role]}"
     if build_error:
         return fail("preload library", build_error, why, "apt install gcc libc6-dev && mptcp-proxy build-shim")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Gathers what the checks of a proxy need, and tries kernel features outside this network namespace."""
+"""Gathers the input for the checks of a proxy, and tries kernel features in another network namespace."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _BOUNDS = (
     Path("/usr/share/doc/mptcp-steering-proxy/examples", _NFTABLES),
     _CHECKOUT / _NFTABLES,
 )
-"""Rules that bound new connections: of the package, and of a checkout."""
+"""Files with rules that limit new connections: in the package, and in a checkout."""
 _EXAMPLES = (
     (Path("/etc/mptcp-throttler/throttler.yaml.example"), Path("/etc/mptcp-throttler/policy.yaml.example")),
     (_CHECKOUT / "throttler.yaml", _CHECKOUT / "policy.yaml"),
 )
-"""The throttler's example settings and policy: of the package, and of a checkout."""
+"""The throttler's example settings and policy: in the package, and in a checkout."""
 
 
 def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
@@ -115,7 +115,7 @@ def _refused_paths(settings: Path, configuration: Path, checked: Checked, places
     policy = named.get("policy") if isinstance(named, dict) else None
     if checked.errors or not isinstance(policy, str):
         return
-    # Not the checked lines: they name copies of lists that only the running proxy has.
+    # Do not use the checked lines, because they name copies of lists that only the running proxy has.
     lines, unreadable, _ = read_with_includes(configuration, places.service_name)
     if not unreadable:
         said = list(statements(lines, places.service_name))
@@ -129,7 +129,7 @@ def _bounds(checked: Checked, file: str, places: Places, unread: str) -> Iterato
         least, middle, largest = map(int, sizes)
         page = os.sysconf("SC_PAGE_SIZE")
         memory, pages = os.sysconf("SC_PHYS_PAGES") * page, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
-        # Only the initial network namespace has tcp_mem.
+        # tcp_mem exists only in the initial network namespace.
         all_tcp = int(pages[1]) * page if len(pages) == 3 else memory
         count = checked.workers.count
         yield bounds.unread_uploads(connections, count, (least, middle, largest), memory, all_tcp, file)
@@ -152,7 +152,7 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
     yield from host.service(outcome, role)
     yield from _room(places)
     own, in_force = own_processes(places), _ports_in_force(places)
-    # Without the right to read it there is nothing to report.
+    # If this user may not read the environment, nothing is reported.
     if own and (entries := reading.text(f"/proc/{min(own)}/environ")):
         environment = dict(each.partition("=")[::2] for each in entries.split("\0"))
         maps = reading.text(f"/proc/{min(own)}/maps")
@@ -166,7 +166,8 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
 
 
 def _handing_over() -> tuple[str | None, bool]:
-    """Return the packet filter rules (None: only root sees them), and whether a mark delivers any address locally."""
+    """Return the packet filter rules (None if only root can see them), and whether a routing rule with a mark delivers
+    packets for any address locally."""
     rules = [("nft", "list", "ruleset"), *((each, "-t", "mangle") for each in ("iptables-save", "ip6tables-save"))]
     marked = {str(each["table"]) for each in reading.listed("ip", "-j", "rule") if each.get("fwmark")}
     local = any("local default dev lo" in reading.output("ip", "route", "show", "table", each) for each in marked)
@@ -174,7 +175,7 @@ def _handing_over() -> tuple[str | None, bool]:
 
 
 def _outcome(places: Places) -> tuple[Outcome | None, str]:
-    """Return the supervisor's outcome, or None with a reason; without a reason no supervisor runs."""
+    """Return the supervisor's outcome, or None with a reason. If the reason is empty, no supervisor runs."""
     try:
         return read_outcome(places.reloads), ""
     except ReloadError as error:
@@ -182,7 +183,7 @@ def _outcome(places: Places) -> tuple[Outcome | None, str]:
 
 
 def _room(places: Places) -> Iterator[Finding]:
-    """Yield whether there is room where the proxy writes. The directories are made at its start."""
+    """Yield whether the directories to which the proxy writes have room. The proxy makes them at its start."""
     lost = "requests are served without a line in the logs"
     refused = "reloads are refused, and requests for new addresses of this host may pass"
     for directory, what in ((places.logs, lost), (places.runtime, refused)):
@@ -199,8 +200,8 @@ def _ports_in_force(places: Places) -> frozenset[int]:
 
 
 def own_processes(places: Places) -> frozenset[int]:
-    """Return the Squid processes of an instance; empty if it does not run. The configuration may place its pid_filename
-    elsewhere or omit it. Then look at the supervisor's children."""
+    """Return the Squid processes of an instance; empty if it does not run. If the configuration has another
+    pid_filename or none, the supervisor's children are used."""
     running = {pid_in(places.pid_file, "squid")} - {None}
     outcome = None if running else _outcome(places)[0]
     if outcome is not None:
@@ -209,7 +210,7 @@ def own_processes(places: Places) -> frozenset[int]:
 
 
 def _reverse_path_filters() -> dict[str, int]:
-    # Names may contain dots (VLANs), so read the directory instead of a sysctl by name.
+    # Read the directory instead of a sysctl by name, because interface names may contain dots (VLANs).
     found = Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")
     return {path.parent.name: int(path.read_text()) for path in found}
 
@@ -217,7 +218,7 @@ def _reverse_path_filters() -> dict[str, int]:
 def _interfaces() -> frozenset[str]:
     with IPRoute() as routes:
         addresses = routes.get_addr(family=socket.AF_INET)
-        # Not the address's label, which may differ: eth0:1.
+        # Use the interface's name, not the label of the address, which may differ (eth0:1).
         return frozenset(_name(address["index"]) for address in addresses) - {"lo", ""}
 
 
@@ -225,7 +226,7 @@ def _name(index: int) -> str:
     try:
         return socket.if_indextoname(index)
     except OSError:
-        return ""  # the interface is gone
+        return ""  # the interface was removed meanwhile
 
 
 def _throttler_head(settings: Path) -> tuple[dict[str, Any] | None, throttler.Answer]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Gathers what the checks of a relay need. It opens a trial connection to each address of each parent."""
+"""Gathers the input for the checks of a relay. It opens a trial connection to each address of each parent."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from .gather import instance, own_processes
 from .relay import Attempt, Uplink
 
 _CONNECT, _JOIN = 5.0, 5.0
-"""Seconds for a connection, and then for its second subflow."""
+"""Maximum seconds to open a connection, and then to open its second subflow."""
 _INTERVAL = 0.05
 _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 284, 1, 1
-"""linux/mptcp.h: struct mptcp_info begins with the number of additional subflows; bytes 8-11: flags, 12-15: our
-token."""
+"""From linux/mptcp.h. struct mptcp_info begins with the number of additional subflows; bytes 8-11 are flags, bytes
+12-15 the local token."""
 _SYSCTLS = ("sysctl checksum", "sysctl scheduler", "sysctl path manager")
-"""The proxy's checks that matter for a relay too."""
+"""Checks of a proxy that also apply to a relay."""
 
 
 def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iterator[Finding]:
@@ -151,23 +151,25 @@ def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
 
 def _bound(uplink: Uplink, outgoing: Collection[str]) -> str:
     """Return the interface to which all subflows from *uplink* are bound; empty if only routes decide. *outgoing*:
-    addresses to which Squid binds its sockets. These are the first subflows, and are bound to no interface. With
-    rp_filter=1 the kernel drops incoming packets if an answer without that binding would leave by another interface."""
+    addresses to which Squid binds its sockets; these sockets become first subflows, which are bound to no interface.
+    With rp_filter=1 the kernel drops an incoming packet if the route for an answer, without the binding, leaves by
+    another interface."""
     if uplink.address in outgoing:
         return ""
-    # The larger value holds (ip-sysctl.rst). Names may contain dots (VLANs), so this does not use a sysctl by name.
+    # The larger value applies (ip-sysctl.rst). Read the file, because a name may contain dots (VLANs).
     of = [reading.text(f"/proc/sys/net/ipv4/conf/{each}/rp_filter").strip() for each in ("all", uplink.bound)]
     return "" if uplink.family == 4 and max(of) == "1" else uplink.bound
 
 
 def _device(to: str, uplink: Uplink, bound: str) -> str:
-    """Return the interface by which subflows from *uplink*, *bound* to an interface, leave; empty without a route."""
+    """Return the interface by which subflows from *uplink* leave, if they are *bound* to an interface; empty if there
+    is no route."""
     found = reading.listed("ip", "-j", "route", "get", to, "from", uplink.address)
     device = str(found[0].get("dev", "")) if found else ""
     if bound in ("", device):
         return device
-    # "fibmatch" requires a route: without one by that interface IPv4 takes all the world for neighbours. For IPv6 with
-    # a source, an interface is only a preference; what depends on the source was found above.
+    # "fibmatch" requires a real route: without a route by that interface, IPv4 treats every address as a neighbour. For
+    # IPv6 with a source, the interface is only a preference; routes that depend on the source were found above.
     source = ("from", uplink.address) if uplink.family == 4 else ()
     return bound if reading.listed("ip", "-j", "route", "get", "fibmatch", to, *source, "oif", bound) else ""
 
@@ -182,7 +184,7 @@ def _tables() -> frozenset[int]:
 
 
 def _unloaded(pids: frozenset[int]) -> int:
-    """Return how many of *pids* run Squid without the preload library. Only root may look."""
+    """Return how many processes of *pids* run Squid without the preload library. Only root can see this."""
     maps = [reading.text(f"/proc/{pid}/maps") for pid in pids]
     return sum("/squid" in text and shim.LISTEN not in text for text in maps)
 
@@ -198,7 +200,8 @@ def _attempt(goal: str) -> Attempt:
             # A join waits for the parent's first acknowledgement of data (RFC 8684, 3.1). An empty line before a
             # request is no request (RFC 9112, 2.2).
             connection.sendall(b"\r\n")
-            # The counter may have counted another connection at that moment. Then the kernel has given up as well.
+            # The counter may have counted another connection at the same time. That also shows that the kernel has
+            # given up.
             return replace(_subflows(connection, goal), given_up=watch.in_force() is not None)
     except OSError as error:
         return Attempt(goal, reason(error))
@@ -217,7 +220,7 @@ def _subflows(connection: socket.socket, goal: str) -> Attempt:
         if int.from_bytes(info[8:12], sys.byteorder) & _FALLBACK:
             return Attempt(goal)
         if info[0]:
-            # The kernel counts a subflow from its first packet on, even if nobody answers.
+            # The kernel counts a subflow from its first packet on, even if the parent does not answer.
             answered = subflows_now(goal, int.from_bytes(info[12:16], sys.byteorder))
             if not answered and os.geteuid() != 0:
                 # Older kernels show the connection of a subflow only with CAP_NET_ADMIN.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks Squid, what may keep it from loading the preload library, ports, and descriptors."""
+"""Checks Squid, ports and descriptors, and obstacles to loading the preload library."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ def squid(found: Squid | None) -> Finding:
 
 
 def listeners(found: Squid) -> Finding:
-    """Report what opens Squid's listeners for Multipath TCP."""
+    """Report how Squid's listeners are opened for Multipath TCP: by the preload library or by Squid's own option."""
     if found.multipath:
         return ok("listeners", f"Squid opens them for Multipath TCP by its own option mptcp, which {found.path} knows")
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
 def hidden(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
-    """Return the part of the configuration that the caller may not read, or an empty string. *is_hidden*: of a file."""
+    """Return the part of the configuration that the caller may not read, or an empty string. *is_hidden* tells whether
+    the caller may not read a file."""
     named = (name for each in checked.errors for name in (each.file, *_PATH.findall(each.text)))
     return next((name for name in named if is_hidden(name)), "")
 
@@ -55,7 +56,7 @@ def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> 
     """Check the configuration. *unread*: the part of it that is hidden."""
     if unread:
         return unseen("configuration", f"whether {file} is good, for {unread} is not for everybody")
-    # A missing Squid has its own line.
+    # Another finding already reports a missing Squid.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
     if not errors and checked.of_unit:
         more = f", and {len(checked.of_unit) - 1} more" if len(checked.of_unit) > 1 else ""
@@ -74,7 +75,8 @@ def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> 
 
 
 def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: str, role: Role) -> Finding:
-    """Check the last reload. *outcome*: this instance's; None if none runs, or if *unknown* says why."""
+    """Check the last reload. *outcome*: the outcome of this instance; None if the instance does not run, or if the
+    outcome is unknown for the reason *unknown*."""
     if unknown:
         return unseen(_RELOAD, "whether the running one does what its file says")
     if outcome is None:
@@ -96,7 +98,7 @@ def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: 
 
 
 def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
-    """Yield what this instance's supervisor reports of itself, if it is known."""
+    """Yield the state that this instance's supervisor reports, if it is known."""
     if outcome is None:
         return
     if outcome.troubles:
@@ -108,7 +110,7 @@ def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
 
 
 def room(directory: Path, is_full: bool, what: str, remedy: str) -> Finding:
-    """Report whether *directory* has room. *what*: the consequence if not."""
+    """Report whether *directory* has room. *what*: the consequence if it has none."""
     check = f"room in {directory}"
     if is_full:
         return warn(check, "its file system is full", what, remedy)
@@ -192,7 +194,7 @@ def ports(
 
 def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -> Iterator[Finding]:
     """Check that each transparent listener gets its connections. *packet_filter*: the rules of nft and iptables-save;
-    None: not known. *delivering*: some mark routes packets for any address to this host."""
+    None if unknown. *delivering*: whether a routing rule with a mark delivers packets for any address to this host."""
     for listener in checked.listeners:
         if "tproxy" not in listener.options:
             continue

@@ -63,8 +63,8 @@ def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Fi
 
 
 def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Iterator[Finding]:
-    """Check sysctls. *values*: by name; a name that this kernel lacks is missing. *steers*: the throttler runs with the
-    path manager in user space, which its rules by order need. None: not known."""
+    """Check sysctls. *values*: by name, without those that this kernel lacks. *steers*: whether the throttler uses the
+    user-space path manager, which it needs for rules that prefer paths in an order; None if unknown."""
     if values.get("net.mptcp.allow_join_initial_addr_port", "1") == "0":
         yield fail(
             "sysctl join address",
@@ -93,7 +93,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         )
     else:
         yield ok("sysctl scheduler", "the default packet scheduler")
-    # Older kernels do not show it in every network namespace.
+    # Older kernels do not show this sysctl in every network namespace.
     largest = values.get("net.core.wmem_max", str(SEND_BUFFER))
     if int(largest) < SEND_BUFFER:
         yield warn(
@@ -104,7 +104,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         )
     else:
         yield ok("sysctl send buffer", "send buffers may be large enough for low caps")
-    # net.mptcp.path_manager (Linux 6.16) gives the name for pm_type's number.
+    # net.mptcp.path_manager (Linux 6.16) has the name of the path manager that pm_type gives as a number.
     manager = values.get("net.mptcp.path_manager") or {"0": "kernel", "1": "userspace"}.get(
         values.get("net.mptcp.pm_type", "0"), "unknown"
     )
@@ -187,9 +187,10 @@ def _deleting(endpoints: Sequence[Mapping[str, Any]]) -> str:
 
 
 def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -> Finding:
-    """Check rp_filter. *values*: net.ipv4.conf.NAME.rp_filter by NAME. *interfaces*: with an address, without lo."""
+    """Check rp_filter. *values*: net.ipv4.conf.NAME.rp_filter by NAME. *interfaces*: interfaces that have an address,
+    without lo."""
     general = values.get("all", 0)
-    # ip-sysctl.rst: the larger of "all" and the interface's own value holds; 1 is strict.
+    # ip-sysctl.rst: the larger of "all" and the interface's own value applies; 1 is strict.
     strict = sorted(name for name in interfaces if max(general, values.get(name, 0)) == 1)
     if len(interfaces) < 2 or not strict:
         return ok("rp_filter", "no subflow is lost to strict reverse-path filtering")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads what the checks of both roles need of the host, and runs the probes of kernel features."""
+"""Reads the state of the host that the checks of both roles need, and runs the probes of kernel features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def text(path: str) -> str:
 
 
 def is_hidden(path: str) -> bool:
-    """Say whether permissions keep this user, unlike root, from reading *path*."""
+    """Tell whether *path* exists but this user lacks the permission to read it."""
     try:
         with Path(path).open("rb"):
             return False
@@ -36,7 +36,8 @@ def is_hidden(path: str) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Say whether *path* is known to exist. Path.exists raises an error below a directory closed to this user."""
+    """Tell whether *path* is known to exist. Path.exists would raise an error below a directory that this user may not
+    enter."""
     try:
         path.stat()
     except OSError:
@@ -59,7 +60,7 @@ def modules() -> str:
 def output(*command: str) -> str:
     """Return the output of *command*; empty if it fails to run or takes too long."""
     try:
-        # Some output, as interface names, may be bytes in no encoding.
+        # Some output, for example interface names, may have bytes that are invalid in any encoding.
         answer = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
         )
@@ -86,7 +87,7 @@ def mptcp_error() -> int | None:
 
 
 def library() -> tuple[str, str]:
-    """Return the first preload library, and why it or the other is missing. Builds nothing."""
+    """Return the path of the first preload library, and the reason if one of the two is missing. Builds nothing."""
     error = ""
     for name in (shim.TURNS, shim.LISTEN):
         found = shim.DEFAULT_LIBRARY.with_name(name)
@@ -104,8 +105,8 @@ def library() -> tuple[str, str]:
 
 
 def probe(role: Role, library: str) -> tuple[Results, str]:
-    """Run the probe, and for the proxy the throttler's own, in temporary network namespaces. Return their results, or
-    why one could not be run."""
+    """Run the probe, and for a proxy also the throttler's probe, in temporary network namespaces. Return their results,
+    or the reason why a probe could not run."""
     built = [library] if Path(library).is_file() else []
     results, refusal = in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *built])
     if role is Role.PROXY and not refusal:
@@ -115,7 +116,7 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
 
 
 def _probe_throttler() -> tuple[Results, str]:
-    # If iptables is not loaded, it is tried only when nftables does not work.
+    # If the kernel has not loaded iptables yet, it is tried only when nftables does not work.
     others = [each for each in BACKENDS if each != BY_IPTABLES]
     loaded = [BY_IPTABLES] if IPTABLES_THERE.exists() else []
     module = "mptcp_throttler.kernel.feature_probe"

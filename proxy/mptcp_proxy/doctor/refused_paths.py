@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds paths of the throttler's policy from which squid.conf lets no client in."""
+"""Finds paths of the throttler's policy whose clients squid.conf does not allow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHECK = "clients of the paths"
 
 
 def prefixes(policy: str) -> Iterator[tuple[str, str]]:
-    """Yield each path of a *policy*, the text of a good file, with each of its client prefixes."""
+    """Yield each path of a *policy*, the text of a valid file, with each of its client prefixes."""
     data = parse_document(policy, "").data
     paths = data.get("paths") if isinstance(data, dict) else None
     for name, path in paths.items() if isinstance(paths, dict) else ():
@@ -26,7 +26,8 @@ def prefixes(policy: str) -> Iterator[tuple[str, str]]:
 
 
 def refused_paths(policy: str, said: Sequence[Statement], file: str) -> Iterator[Finding]:
-    """Check the paths. *said*: the statements of squid.conf, *file*. Partial access, or with a password, is enough."""
+    """Check the paths. *said*: the statements of squid.conf (*file*). A path passes if clients have partial access, or
+    access with a password."""
     let_in = perhaps_let_in(said)
     found = list(prefixes(policy))
     if let_in is None or not found:
@@ -51,11 +52,11 @@ def _may_come(prefix: str, let_in: Addresses) -> bool:
     try:
         return bool(Addresses.of(prefix) & let_in)
     except ValueError:
-        return True  # a mistake of the policy
+        return True  # the policy has a mistake, which is reported elsewhere
 
 
 def _is_clients(said: Sequence[Statement]) -> bool:
-    """Say whether a list of addresses named "clients" is let in, as in the shipped squid.conf."""
+    """Tell whether squid.conf allows a list of addresses named "clients", as the shipped one does."""
     is_list = any(each.words[:3] == ("acl", "clients", "src") for each in said)
     rules = access_rules(said, "http_access")
     return is_list and any(each.words[1] == "allow" and names_of(each) == ["clients"] for each in rules)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks what a relay needs: uplinks that are endpoints, a route for each, parents that answer by Multipath TCP."""
+"""Checks the requirements of a relay: each uplink is an MPTCP endpoint and has a route, and the parents answer by
+Multipath TCP."""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ _BLACKHOLE = "sysctl blackhole"
 _ONE_PATH = "the parents are reached over one uplink, and lost with it"
 _LASTING = "at each boot, see docs/relay.md"
 GATEWAY = Path("/run/mptcp-gateway/status.json")
-"""Exists while mptcp-gateway runs. That daemon removes the endpoint of a dead uplink."""
+"""This file exists while mptcp-gateway runs. That daemon removes the endpoint of a dead uplink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uplink:
-    """An address of this host from which subflows are opened, or could be."""
+    """An address of this host from which the kernel opens subflows, or could open them."""
 
     address: str
     device: str
-    """Empty if no interface has the address."""
+    """The interface with the address; empty if no interface has it."""
     gateway: str = ""
     id: int = 0
-    """The endpoint's id, from 1 on; 0 if it is no endpoint."""
+    """The endpoint's id, from 1 on; 0 if the address is no endpoint."""
     bound: str = ""
     """The interface that the endpoint names: the kernel binds its subflows to it."""
 
@@ -49,9 +50,9 @@ class Attempt:
     error: str = ""
     multipath: bool = False
     subflows: int | None = 1
-    """None: only root may see how many subflows are answered."""
+    """Number of answered subflows; None if only root may see it."""
     given_up: bool = False
-    """The kernel did not request Multipath TCP (``mptcp_proxy.given_up``)."""
+    """Whether the kernel did not request Multipath TCP for the connection (``mptcp_proxy.given_up``)."""
 
     @property
     def good(self) -> bool:
@@ -67,7 +68,8 @@ class Attempt:
 
 
 def limit(subflows: int | None) -> Finding:
-    """Check the limit *subflows* of ``ip mptcp limits``: additional subflows of a connection. None: not known."""
+    """Check *subflows* of ``ip mptcp limits``, the maximum number of additional subflows of a connection; None if
+    unknown."""
     if subflows is None:
         return warn(
             _LIMIT, "the path manager's limits cannot be read", _ONE_PATH, "apt install iproute2 && ip mptcp limits"
@@ -121,7 +123,7 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
             _UPLINKS,
             f"no interface has the address of the endpoint {', '.join(each.address for each in lost)}; others: {said}",
             "no subflow can be opened from there: an uplink with a new address needs a new endpoint",
-            # Not by id 0 and an address: that addresses each connection's first subflow, not an endpoint.
+            # Do not use id 0 with an address: that means the first subflow of each connection, not an endpoint.
             "; ".join(f"ip mptcp endpoint delete id {each.id}" for each in lost)
             + "; ip mptcp endpoint add ADDRESS dev INTERFACE subflow",
         )
@@ -141,7 +143,7 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
 
 def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> Finding:
     """Check the routes from uplinks to parents. *found*: an uplink, a parent's address, and the interface by which
-    subflows between them leave, empty without a route. *used*: numbers of routing tables that are not empty."""
+    subflows between them leave; empty if there is no route. *used*: numbers of routing tables that are not empty."""
     looked = tuple(found)
     wrong = {uplink: (to, device) for uplink, to, device in looked if device != uplink.device}
     if not looked:
@@ -155,7 +157,7 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     for number, (uplink, (to, device)) in zip(free, wrong.items(), strict=False):
         texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'by {device}' if device else 'no route'}")
         if uplink.bound not in ("", uplink.device):
-            # The binding of its endpoint decides, not a route.
+            # The endpoint is bound to an interface, so this binding decides, not a route.
             commands.append(f"ip mptcp endpoint delete id {uplink.id}")
             commands.append(f"ip mptcp endpoint add {uplink.address} dev {uplink.device} subflow")
             continue
@@ -173,7 +175,7 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
 
 
 def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
-    """Check a parent. *attempts*: one for each of its addresses. *error*: why it has none."""
+    """Check a parent. *attempts*: one for each of its addresses. *error*: why it has no address."""
     check = f"parent {name}"
     host = name.rpartition(":")[0].strip("[]")
     if not attempts:
@@ -216,7 +218,7 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
 
 
 def no_parent(unread: str) -> Finding:
-    """Report a relay without a parent. *unread*: the part of the configuration that may not be read."""
+    """Report a relay without a parent. *unread*: the part of the configuration that the caller may not read."""
     if unread:
         return unseen("parents", f"{unread} has them")
     return fail("parents", "there is none", "a relay hands every request to a parent", f"add, for instance: {EXAMPLE}")
@@ -259,7 +261,8 @@ def running(listed: Sequence[str], goals: Sequence[str], unloaded: int, now: Tow
 
 
 def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:
-    """Check which parents Squid takes for dead. *states*: by parent's name. *error*: why Squid does not tell."""
+    """Check which parents Squid considers dead. *states*: whether each parent is up, by name. *error*: why Squid gives
+    no answer."""
     check = "parents, to Squid"
     if not states:
         return warn(

@@ -13,7 +13,7 @@ from ..places import Places, Role
 def examine(
     configuration: Path, places: Places, role: Role, throttler_settings: Path, *, as_json: bool, allow_open: bool
 ) -> int:
-    """Examine the host and print the findings. Return 1 if any check fails, else 0."""
+    """Examine the host and print the findings. Return 1 if any check fails, otherwise 0."""
     from .gather import examine_host
     from .gather_relay import examine_relay
 

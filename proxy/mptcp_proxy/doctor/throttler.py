@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks the throttler's settings, whether it answers and covers our ports, and what it lacks of BPF."""
+"""Checks the throttler's settings, whether it answers, whether it covers the proxy's ports, and which BPF features it
+lacks."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What ``mptcp-throttler`` answered: its exit status and stderr."""
+    """The result of a ``mptcp-throttler`` command: its exit status and stderr."""
 
     status: int
     errors: str
@@ -35,8 +36,8 @@ class Answer:
 
 
 def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) -> Finding:
-    """Check its settings. *checked*: answer of ``mptcp-throttler check``; None without *file*. *examples*: of settings
-    and a policy."""
+    """Check the throttler's settings. *checked*: result of ``mptcp-throttler check``; None if *file* is missing.
+    *examples*: example files of settings and of a policy."""
     if checked is None:
         targets = (file, file.with_name("policy.yaml"))
         copies = (shlex.join(["install", "-Dm644", *map(str, pair)]) for pair in zip(examples, targets, strict=True))
@@ -61,8 +62,8 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
 
 
 def daemon(head: Mapping[str, Any] | None, answer: Answer) -> Finding:
-    """Check the daemon. *head*: from ``mptcp-throttler status --json --brief``; None if it does not answer, for
-    *answer*'s reason."""
+    """Check the daemon. *head*: from ``mptcp-throttler status --json --brief``; None if the daemon does not answer, for
+    the reason in *answer*."""
     if head is None:
         why_not = answer.errors.strip().removeprefix("mptcp-throttler: ")
         if answer.hidden:
@@ -81,8 +82,8 @@ def daemon(head: Mapping[str, Any] | None, answer: Answer) -> Finding:
 
 
 def listen_ports(head: Mapping[str, Any] | None, settings: str) -> tuple[int, ...]:
-    """Return the ports that the throttler takes for the proxy's; empty if unknown. *settings*: the text of its file, if
-    that is good. A running throttler has read it at its start, and knows best."""
+    """Return the ports that the throttler treats as the proxy's; empty if unknown. *settings*: the text of its settings
+    file, if that is valid. If the throttler runs, its answer takes precedence over the file."""
     if head is not None and "listen_ports" in head:
         return tuple(head["listen_ports"])
     data = parse_document(settings, "").data
@@ -93,8 +94,8 @@ def listen_ports(head: Mapping[str, Any] | None, settings: str) -> tuple[int, ..
 
 
 def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str, settings: Path) -> Iterator[Finding]:
-    """Check that the throttler covers all ports of *squid_conf* and all announced ones, if both sides are known.
-    Neither file mentions the other's ports, so an operator who changes the proxy's may forget the throttler's."""
+    """Check that the throttler covers all ports of *squid_conf* and all announced ports, if both sides are known. Each
+    file states the ports separately, so an operator who changes the proxy's ports may forget the throttler's."""
     if not of_proxy or not throttled:
         return
     left_alone = sorted(set(of_proxy) - set(throttled))
@@ -113,7 +114,8 @@ def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str
 
 
 def bpf(head: Mapping[str, Any] | None, loads: Callable[[str], bool], release: str, has_types: bool) -> Finding:
-    """Check BPF. *has_types*: whether ``KERNEL_TYPES`` exists. A running throttler has tried, and knows best."""
+    """Check BPF. *has_types*: whether ``KERNEL_TYPES`` exists. If the throttler runs, its answer takes precedence,
+    because it has tried BPF."""
     if head is not None and head["paced"]:
         return ok(_BPF, "the throttler's programs run in the kernel")
     if lack := lack_of_bpf(loads, release, has_types):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sysctls that we change in the network namespace: noted before the change, restored afterwards. proc_sys_net(5)."""
+"""Sysctls that the throttler changes in the network namespace. It notes their values before the change, and restores
+them afterwards. proc_sys_net(5)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ OURS = frozenset({PM_TYPE, STALE_LOSS_COUNT})
 NOTE = "sysctls.json"
 _ROOT = "/proc/sys"
 _LACKING = "the kernel has no Multipath TCP (option MPTCP), or is older than 5.19"
-"""pm_type is the newest of these sysctls."""
+"""Text for a missing sysctl. pm_type is the newest one that the throttler needs."""
 
 
 class OwnedSysctls:
@@ -30,7 +31,7 @@ class OwnedSysctls:
     def __init__(self, state_directory: Path) -> None:
         self._note = state_directory / NOTE
         self._noted: dict[str, str] = {}
-        """Content of the note, in case somebody removes the file."""
+        """Content of the note, in case another program removes the file."""
 
     def before(self, names: Iterable[str]) -> dict[str, str]:
         """Return the values of *names* before our change. Raises KernelError if they cannot be read."""

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's connections by token and subflows by four-tuple, within the limits.
 
-A connection without a subflow is also in ``lingering``. It keeps its place and its client's share, so that a roaming
-client finds it, and gives way only to another connection of its own client.
+A connection without a subflow is also in ``lingering``. It keeps its place and counts against its client's share, so
+that a roaming client can join it again. It is dropped early only for another connection of the same client.
 
-Records are mutable and never handed out. Readers get the frozen :class:`~.model.Connection` and
-:class:`~.model.Subflow`. These are made on demand and kept until something changes, so a change that nobody reads costs
-nothing.
+Records are mutable and are not passed to other modules. Readers get the frozen :class:`~.model.Connection` and
+:class:`~.model.Subflow`. These snapshots are made when they are first read, and kept until the next change.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple,
 from mptcp_throttler.mptcp.questions import SocketLookupQueue
 
 EXPIRY_STEP: Final = 1_000
-"""Entries of one table that one ``expire`` call checks or forgets: at most about 10 ms."""
+"""Maximum number of entries per table that one ``expire`` call checks or forgets; this takes about 10 ms."""
 MAX_DUMP_SECONDS: Final = 120.0
-"""A dump that takes longer has failed: the table no longer remembers endings for it."""
+"""A dump that takes longer counts as failed: ended subflows are not remembered for it any longer."""
 MAX_LOCALS: Final = 256
-"""Local addresses with ports kept for subflows to share: the proxy has few."""
+"""Maximum number of cached local addresses with ports, which subflows share. The proxy has only few."""
 
 KernelRecord = KernelEvent | KernelSubflow
 K = TypeVar("K", bound=Hashable)
@@ -37,17 +36,17 @@ V = TypeVar("V")
 
 @dataclass(slots=True, eq=False)
 class ConnectionRecord:
-    """One connection that the kernel has."""
+    """One connection of the kernel."""
 
     token: int
     since: float
     seen_from_start: bool
     holder: bytes
-    """The client whose share it counts against (:class:`~.limits.Shares`)."""
+    """The client against whose share the connection counts (:class:`~.limits.Shares`)."""
     subflows: list[SubflowRecord] = field(default_factory=list)
-    """Oldest first; few, so a list is enough."""
+    """The subflows, oldest first. They are few, so a list is fast enough."""
     kept: Connection | None = None
-    """Its snapshot, if it was read since the last change."""
+    """The snapshot of the connection, if it was read since the last change."""
 
     def snapshot(self) -> Connection:
         if self.kept is None:
@@ -58,7 +57,7 @@ class ConnectionRecord:
 
 @dataclass(slots=True, eq=False)
 class SubflowRecord:
-    """One subflow that the kernel has."""
+    """One subflow of the kernel."""
 
     four_tuple: FourTuple
     connection: ConnectionRecord
@@ -76,12 +75,12 @@ class SubflowRecord:
     kept: Subflow | None = None
 
     def touch(self, time: float) -> None:
-        """Note that the subflow was seen, which keeps the snapshot."""
+        """Note that the subflow was seen. This does not invalidate the snapshot."""
         if time > self.last_seen:
             self.last_seen = time
 
     def agrees_with(self, entry: KernelSubflow) -> bool:
-        """Return whether *entry*, a socket of this four-tuple, tells only that the subflow still exists."""
+        """Return whether *entry*, a socket with this four-tuple, has no news except that the subflow still exists."""
         return (
             self.connection.token == entry.token
             and self.initial is entry.initial
@@ -101,10 +100,11 @@ class SubflowRecord:
 
 
 class TimedTable(Generic[K, V]):
-    """A mapping ordered by time, oldest first: expiry costs O(1) per expired entry.
+    """A mapping ordered by time, oldest first, so that expiry costs O(1) per expired entry.
 
     Times of different interfaces and of kernel events arrive slightly out of order. To keep the order, an entry gets
-    the latest time seen so far if that is later than its own. At *most* so many entries, a new one evicts the oldest.
+    the latest time seen so far if that is later than its own. If the table has *most* entries, a new entry evicts the
+    oldest.
     """
 
     def __init__(self, most: float = math.inf) -> None:
@@ -119,7 +119,7 @@ class TimedTable(Generic[K, V]):
         return key in self._entries
 
     def put(self, key: K, value: V, time: float) -> bool:
-        """Enter *key*, or move it to the end. Return whether another entry was evicted."""
+        """Add *key*, or move it to the end. Return whether another entry was evicted."""
         if evicts := len(self._entries) >= self._most and key not in self._entries:
             self._entries.popitem(last=False)
         if time > self._latest:
@@ -156,7 +156,7 @@ class IdleConnections(TimedTable[int, ConnectionRecord]):
     def __init__(self) -> None:
         super().__init__()
         self.of_client: dict[bytes, dict[int, ConnectionRecord]] = {}
-        """The same by holder, oldest first."""
+        """The same connections by client whose share they count against, oldest first."""
 
     def put(self, key: int, value: ConnectionRecord, time: float) -> bool:
         self.of_client.setdefault(value.holder, {})[key] = value
@@ -185,14 +185,17 @@ class ConnectionTable:
         self.connections: dict[int, ConnectionRecord] = {}
         self.lingering = IdleConnections()
         self.ended: TimedTable[FourTuple | int, float] = TimedTable(limits.max_remembered)
-        """When recent subflows (by four-tuple) and connections (by token) ended: an older dump may still list them."""
+        """When recent subflows (by four-tuple) and connections (by token) ended, because an older dump may still list
+        them."""
         self.turned_away: TimedTable[int, None] = TimedTable(limits.max_remembered)
-        """Tokens of connections beyond their client's share: a late join to one gets no room either."""
+        """Tokens of connections that were refused because of their client's share. A late join to one is refused,
+        too."""
         self.dumps = 0
         """Number of socket dumps begun."""
         self.dump_began: float | None = None
         self.dumps_wanted = self.dumps_served = 0
-        """Number of requests for a dump that begins after them, and how many of them complete dumps served."""
+        """Number of requests for a dump, and number of these that a complete dump has served. A dump serves only
+        requests made before it began."""
         self._locals: dict[tuple[bytes, int], tuple[bytes, int]] = {}
         self._idle_checks: Iterator[SubflowRecord] = iter(())
 
@@ -206,7 +209,7 @@ class ConnectionTable:
         return [Event(EventKind.CONNECTION_OPENED, time, token, four_tuple)]
 
     def add(self, four_tuple: FourTuple, told: KernelRecord, initial: bool, time: float, detail: str) -> list[Event]:
-        """Track the subflow *four_tuple*, which must be free, of a tracked connection."""
+        """Track a new subflow of a tracked connection. No tracked subflow may have the same *four_tuple*."""
         local, local_port, remote, remote_port = four_tuple
         if (local, local_port) not in self._locals and len(self._locals) >= MAX_LOCALS:
             self._locals.clear()
@@ -232,7 +235,7 @@ class ConnectionTable:
         return [self._event(EventKind.SUBFLOW_ACTIVE, subflow, time, detail)]
 
     def remove(self, subflow: SubflowRecord, time: float, detail: str) -> list[Event]:
-        """Forget *subflow*, which has ended. Its connection stays, to wait for a join."""
+        """Forget *subflow*, which has ended. Its connection stays and waits for a join."""
         connection, four_tuple = subflow.connection, subflow.four_tuple
         self.subflows.pop(four_tuple)
         self.questions.drop(four_tuple)
@@ -263,7 +266,7 @@ class ConnectionTable:
         return self._event(EventKind.DISAGREEMENT, subflow, time, detail)
 
     def has_ended(self, four_tuple: FourTuple, token: int, time: float) -> bool:
-        """Return whether the subflow or its connection has ended so late that a dump begun at *time* may list it."""
+        """Return whether the subflow or its connection ended so late that a dump that began at *time* may list it."""
         ends = self.ended.get(four_tuple), self.ended.get(token)
         return any(end is not None and end > time - self.limits.resync_grace for end in ends)
 
@@ -292,13 +295,13 @@ class ConnectionTable:
             if not is_tracked or subflow.last_seen > time - limits.idle_timeout / 2:
                 continue
             if subflow.four_tuple.local_port not in self.listen_ports:
-                self.questions.ask(subflow.four_tuple, time)  # no dump lists it, even while it is alive
+                self.questions.ask(subflow.four_tuple, time)  # look it up, because no dump lists it even if it exists
                 continue
             self.dumps_wanted += 1
             if subflow.last_seen <= time - limits.idle_timeout:
                 self.counters.expired += 1
                 events += self.remove(subflow, time, "idle")
-                self.ended.pop(subflow.four_tuple)  # its end was not seen: let a dump that begins now bring it back
+                self.ended.pop(subflow.four_tuple)  # no event reported its end, so a dump from now on may list it again
         for connection in islice(self.lingering.pop_until(time - limits.closed_linger), EXPIRY_STEP):
             events += self.close(connection, time, "no subflow left")
         forgotten = time - limits.closed_linger

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The tracker's limits and counters, and the clients' shares of its room."""
+"""The tracker's limits and counters, and the share of its room for connections that each client may use."""
 
 from __future__ import annotations
 
@@ -14,40 +14,43 @@ class TrackerLimits:
     """Bounds of every table, and timeouts in seconds.
 
     ``idle_timeout`` is long because only handshakes and endings are captured: a subflow with an hour-long download
-    looks as idle as a dead one. Each resync marks what the kernel still has as seen. The timeout ends what no resync
-    ever confirms; :attr:`~.tracker.Tracker.wants_resync` requests one in time.
+    looks as idle as a dead one. Each resync marks the subflows that the kernel still has as seen. So the timeout ends
+    only subflows that no resync confirms; :attr:`~.tracker.Tracker.wants_resync` requests a resync in time.
     """
 
     max_connections: int = 65_536
-    """Lingering ones count. A connection beyond its client's share (:class:`Shares`) replaces a lingering one of its
-    client, or is reported for closing (``CONNECTION_EXCESS``): closing an older one would lift its cap mid-transfer."""
+    """Maximum number of connections, including lingering ones. A connection beyond its client's share
+    (:class:`Shares`) replaces a lingering connection of the same client. If the client has none, the new connection is
+    reported for closing (``CONNECTION_EXCESS``); to drop an older one would lift its cap during a transfer."""
     max_subflows_per_connection: int = 16
-    """A further one is reported for closing (``SUBFLOW_EXCESS``). The kernel's own path manager takes at most 8 beside
-    the first; only a user-space one may take more."""
+    """A subflow beyond this is reported for closing (``SUBFLOW_EXCESS``). The in-kernel path manager accepts at most 8
+    besides the first; only a user-space path manager may accept more."""
     max_remembered: int = 16_384
-    """Handshakes in progress, recent endings, and turned-away connections, each. At the bound the oldest goes: a SYN
-    flood costs no connection."""
+    """Maximum number of handshakes in progress, of recent endings, and of refused connections. If one table is full,
+    its oldest entry is dropped, so a SYN flood costs no connection."""
     max_refused: int = 1_024
-    """Refused joins remembered, hence the most ``JOIN_REFUSED`` events per ``handshake_timeout``. All are counted."""
+    """Maximum number of refused joins that are remembered, and so of ``JOIN_REFUSED`` events per
+    ``handshake_timeout``. The counters include all refused joins."""
     handshake_timeout: float = 10.0
     closed_linger: float = 10.0
-    """How long a connection without a subflow waits for a join (break before make), unless the kernel closed it. It
-    counts against its client's share meanwhile. Endings of subflows are remembered as long, so that an older dump does
-    not bring them back."""
+    """How long a connection without a subflow waits for a join (break before make), unless the kernel closed it.
+    Meanwhile it counts against its client's share. Ended subflows are remembered for the same time, so that an older
+    dump does not bring them back."""
     idle_timeout: float = 6 * 3600.0
     resync_grace: float = 1.0
-    """A dump may miss a subflow that became active less than this before it."""
+    """A dump may miss a subflow that became active less than this many seconds before it."""
 
 
 @dataclass(slots=True)
 class TrackerCounters:
-    """Counts since the tracker was made. Every field only grows."""
+    """Counters since the tracker was made. They never decrease."""
 
     segments: int = 0
     ignored: int = 0
-    """Segments of no handshake and no tracked subflow."""
+    """Segments that belong to no handshake and no tracked subflow."""
     misdirected: int = 0
-    """Segments that came in with the proxy's address, or went out with a client's: forged, or not ours."""
+    """Segments that came in with the proxy's source address, or went out with a client's. They are forged, or do not
+    belong to the proxy."""
     malformed: int = 0
     fallbacks: int = 0
     """Connections that requested MPTCP and got plain TCP."""
@@ -58,7 +61,7 @@ class TrackerCounters:
     subflows_activated: int = 0
     subflows_closed: int = 0
     joins_refused: int = 0
-    """Joins that the proxy refused: an unknown token, a wrong HMAC, too many."""
+    """Joins that the proxy refused, because of an unknown token, a wrong HMAC, or too many subflows."""
     kernel_events: int = 0
     kernel_events_ignored: int = 0
     resyncs: int = 0
@@ -68,7 +71,7 @@ class TrackerCounters:
     overflows: int = 0
     """Subflows not tracked because their connection has too many."""
     connections_refused: int = 0
-    """Reported for closing, because they exceed their client's share."""
+    """Connections reported for closing, because they exceed their client's share."""
     expired: int = 0
     """Handshakes and subflows forgotten by timeout."""
 
@@ -76,31 +79,32 @@ class TrackerCounters:
 class Shares:
     """Shares the room for connections among the clients (:mod:`mptcp_common.clients`).
 
-    A client may have as many connections as there is room left for: *n* greedy clients leave 1/(*n* + 1) to others. So
-    nobody can take all room with idle connections and leave later ones without a cap. This is the dynamic-threshold
-    rule for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
+    A client may have at most as many connections as room is left: *n* clients that take all they can leave 1/(*n* + 1)
+    of the room to others. So no client can take all room with idle connections, so that later connections get no cap.
+    This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne, IEEE/ACM Transactions on
+    Networking 6(2), 1998).
 
-    The rule depends on the order of arrival, which is unknown for connections older than the daemon. They must meet
-    what holds in every order: the total of the *k* clients with the most, plus the fewest that one of these has, is at
-    most the room plus one.
+    The rule depends on the order of arrival, which is unknown for connections older than the daemon. For them, only a
+    condition is checked that holds in every order: take the *k* clients with the most connections; their total, plus
+    the lowest count among them, is at most the room plus one.
     """
 
     def __init__(self, room: int) -> None:
-        """*room*: the most connections of all clients together."""
+        """*room*: the maximum number of connections of all clients together."""
         self._room = room
         self.held: dict[bytes, int] = {}
         """Number of connections, by client."""
         self._clients: Counter[int] = Counter()
-        """Number of clients, by how many connections they have."""
+        """Number of clients that have a given number of connections, by that number."""
         self.taken = 0
 
     def has_room(self, address: bytes, without: int = 0) -> bool:
-        """Return whether the client at *address* may have one more, if *without* of its own were gone."""
+        """Return whether the client at *address* may have one more connection, if *without* of its own were closed."""
         return self.held.get(client_of(address), 0) - without < self._room - self.taken + without
 
     def had_room(self, address: bytes) -> bool:
-        """Return whether, in some order of arrival, one more of that client may have had room. The cost grows with the
-        number of distinct counts among the clients: at most about 360 for 65,536 connections."""
+        """Return whether, in some order of arrival, one more connection of that client could have had room. The cost
+        grows with the number of distinct counts among the clients: at most about 360 for 65,536 connections."""
         before = self.held.get(client_of(address), 0)
         together = 0
         for held in sorted({*self._clients, before + 1}, reverse=True):
@@ -110,13 +114,13 @@ class Shares:
         return True
 
     def take(self, address: bytes) -> bytes:
-        """Count one more; return the key for :meth:`give_back`."""
+        """Count one more connection of a client; return the key for :meth:`give_back`."""
         client = client_of(address)
         self._change(client, 1)
         return client
 
     def give_back(self, client: bytes) -> None:
-        """Count one less."""
+        """Count one connection less."""
         self._change(client, -1)
 
     def _change(self, client: bytes, by: int) -> None:
@@ -132,7 +136,7 @@ class Shares:
         self.taken += by
 
     def words(self, address: bytes) -> str:
-        """Return in words what the client at *address* has."""
+        """Return in words how many connections the client at *address* has."""
         client = client_of(address)
         held, left = self.held.get(client, 0), self._room - self.taken
         return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} of anybody's"

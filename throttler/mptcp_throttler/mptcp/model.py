@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Input and output of the tracker: segments, kernel records, connections, subflows, events.
 
-Everything here is frozen, so a value never changes for its reader.
+All classes are frozen, so a value never changes after it was read.
 Addresses are 4 or 16 packed bytes in network order, because every segment hashes and compares them. An IPv4-mapped IPv6
 address (::ffff:a.b.c.d), which the kernel reports for clients of a dual-stack listener, is stored as its 4 bytes.
-Times are float seconds of one clock that nobody sets: the monotonic one in the daemon, the packet stamps for a capture
-file. They are always arguments.
+Times are float seconds of one clock that is never set: in the daemon the monotonic clock, for a capture file the time
+stamps of its packets. They are always arguments.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def mapped(address: bytes) -> bytes:
 
 
 End = tuple[bytes, int, int]
-"""The client's address and port, and our port: all that a closed socket still reports of its four-tuple."""
+"""The client's address and port, and the proxy's port. A closed socket reports only these of its four-tuple."""
 LARGEST_TOKEN = 0xFFFFFFFF
 """The largest token of a Multipath TCP connection. Tunnels have larger ones."""
 
 
 class FourTuple(NamedTuple):
-    """A TCP connection, or a path of a tunnel, with the proxy's end first. The local port tells TCP from UDP: no tunnel
-    has a port at which the proxy listens."""
+    """A TCP connection, or a path of a tunnel, with the proxy's end first. The local port distinguishes TCP from UDP,
+    because no tunnel has a port at which the proxy listens."""
 
     local: bytes
     local_port: int
@@ -89,7 +89,7 @@ class Segment:
     acknowledgment: int
     options: tuple[MptcpOption, ...]
     outgoing: bool | None = None
-    """This host sent it; None if unknown (the loopback interface)."""
+    """Whether this host sent the segment; None if unknown (on the loopback interface)."""
 
     def option(self, kind: type[_Option]) -> _Option | None:
         """Return the first MPTCP option of that *kind*."""
@@ -98,11 +98,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Subflow:
-    """One subflow that the kernel has, as of its last change."""
+    """One subflow of the kernel, as of its last change."""
 
     four_tuple: FourTuple
     initial: bool
-    """True: it opened the connection (MP_CAPABLE). False: it joined (MP_JOIN)."""
+    """Whether the subflow opened the connection (MP_CAPABLE); otherwise it joined (MP_JOIN)."""
     local_id: int | None
     remote_id: int | None
     """Address identifiers (RFC 8684, 3.2), 0 for the initial subflow; None while unknown."""
@@ -111,7 +111,7 @@ class Subflow:
     interface: str | None
     """The proxy's interface that carries the subflow; None while unknown."""
     since: float
-    """When the tracker learned of it."""
+    """When the tracker learned of the subflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +123,17 @@ class Connection:
     subflows: tuple[Subflow, ...]
     since: float
     seen_from_start: bool = False
-    """The kernel reported its creation, so ``since`` is its beginning; otherwise it is older."""
+    """Whether the kernel reported the creation. If so, ``since`` is the begin of the connection; otherwise it is
+    older."""
 
     @property
     def is_tunnel(self) -> bool:
-        """Whether it is a Multipath UDP tunnel. Its paths count bytes, and have no other figures of a socket."""
+        """Whether this is a Multipath UDP tunnel. Its paths have byte counts, but no other values of a socket."""
         return self.token > LARGEST_TOKEN
 
     @property
     def client(self) -> bytes:
-        """The remote address of the initial subflow, or of the oldest once that is gone."""
+        """The remote address of the initial subflow, or of the oldest subflow if the initial one has ended."""
         first = next((each for each in self.subflows if each.initial), None)
         first = first or next(iter(self.subflows), None)
         return b"" if first is None else first.four_tuple.remote
@@ -164,11 +165,12 @@ class KernelEvent:
     remote_id: int | None = None
     backup: bool = False
     detail: str = ""
-    """The reason, for display, if more is known than that the kernel reported it."""
+    """A reason for display, if the event has one."""
 
 
 class TcpInfo(NamedTuple):
-    """State of one subflow's socket: only the needed fields of struct tcp_info (linux/tcp.h), as there may be 20,000.
+    """State of one subflow's socket. It has only the needed fields of struct tcp_info (linux/tcp.h), because there may
+    be 20,000 subflows.
 
     Rates in bits/s, times in microseconds.
     """
@@ -177,23 +179,23 @@ class TcpInfo(NamedTuple):
     mss: int
     """Bytes per sent segment."""
     unacked: int
-    """Segments."""
+    """Segments sent and not acknowledged."""
     not_sent: int
     """Bytes assigned to the subflow and not sent yet."""
     pacing_rate: int
-    """The MPTCP scheduler takes it for the subflow's rate."""
+    """Present pacing rate. The MPTCP scheduler uses it as the subflow's rate."""
     max_pacing_rate: int | None
     """SO_MAX_PACING_RATE; None without a limit."""
     delivery_rate: int
-    """Of the last sample, possibly taken with too little to send."""
+    """Delivery rate of the kernel's last rate sample. It is too low if the sender had too little data to send."""
     receive_window_limited: int
-    """Time, since the subflow began, in which only the receiver's window kept it from sending."""
+    """Total time in which only the receiver's window kept the subflow from sending."""
     sacked: int = 0
-    """Unacknowledged segments that arrived behind a missing one."""
+    """Unacknowledged segments that arrived after a missing segment."""
 
 
 NOTHING_SENT = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)
-"""For subflows from a capture, which have no sockets."""
+"""Used for subflows from a capture, which have no sockets."""
 
 
 class KernelSubflow(NamedTuple):
@@ -206,7 +208,7 @@ class KernelSubflow(NamedTuple):
     remote_id: int | None
     backup: bool
     read: float
-    """When the kernel read the socket, monotonic seconds: possibly seconds before the sweep of all sockets ends."""
+    """When the kernel read the socket, monotonic seconds. This may be seconds before the sweep of all sockets ends."""
     bytes_acked: int = 0
     """Payload that the peer acknowledged, each byte once."""
     bytes_received: int = 0
@@ -214,9 +216,10 @@ class KernelSubflow(NamedTuple):
     """The kernel's number of the socket, unique while the host is up; 0 while unknown."""
     tcp: TcpInfo = NOTHING_SENT
     made_backup: bool = False
-    """This side made it backup, no matter what the client wants (MP_PRIO, RFC 8684, 3.3.8)."""
+    """Whether this host made the subflow backup, independently of the client's request (MP_PRIO, RFC 8684, 3.3.8)."""
     data_sequence: int = 0
-    """64-bit data sequence number where the last mapping (RFC 8684, 3.3.1) that it received in order begins."""
+    """64-bit data sequence number at the begin of the last mapping (RFC 8684, 3.3.1) that the subflow received in
+    order."""
 
     @property
     def is_of_tunnel(self) -> bool:
@@ -238,20 +241,20 @@ class ClosedSocket(NamedTuple):
 
 
 class SocketDetails(NamedTuple):
-    """More about one subflow's socket, for display, in segments and microseconds. No decision uses it, so samples omit
-    it."""
+    """Further values of one subflow's socket, for display, in segments and microseconds. No decision uses them, so
+    samples omit them."""
 
     rtt_variance: int
     retransmits: int
-    """Since the subflow began."""
+    """Segments sent again since the subflow began."""
     segments_out: int
     lost: int
-    """Of those in flight."""
+    """Segments in flight that the kernel considers lost."""
     congestion_window: int
 
 
 class EventKind(enum.Enum):
-    """What the tracker reports."""
+    """Kinds of events that the tracker reports."""
 
     __hash__ = object.__hash__
 
@@ -261,9 +264,11 @@ class EventKind(enum.Enum):
     SUBFLOW_CHANGED = "subflow-changed"
     SUBFLOW_CLOSED = "subflow-closed"
     SUBFLOW_EXCESS = "subflow-excess"
-    """The kernel has it, but its connection already has the tracked maximum. No cap would hold it, so close it."""
+    """The kernel has a subflow whose connection already has the tracked maximum. It would have no cap, so it must be
+    closed."""
     CONNECTION_EXCESS = "connection-excess"
-    """The subflow's connection exceeds its client's share. Untracked, it would have no cap, so close it."""
+    """The subflow's connection exceeds its client's share. It is not tracked and would have no cap, so it must be
+    closed."""
     JOIN_REFUSED = "join-refused"
     DISAGREEMENT = "disagreement"
     """Two kernel records contradict each other; the tracker took the later one."""
@@ -271,7 +276,7 @@ class EventKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change in what the tracker knows. Look up the connection by its token."""
+    """A change of the tracker's state. The reader looks up the connection by its token."""
 
     kind: EventKind
     time: float

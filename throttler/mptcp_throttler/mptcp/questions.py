@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which subflows to look up in the kernel, and when: those that may have ended without an event.
+"""Schedules look-ups of subflows in the kernel that may have ended without an event.
 
-If a client gives up a connection (MP_FASTCLOSE), it loses its token before its subflows are closed, so no event reports
-their end. Therefore each captured RST or MP_FASTCLOSE asks for a look-up.
+If a client aborts a connection (MP_FASTCLOSE), the kernel drops its token before it closes the subflows, so no event
+reports their end. Therefore each captured RST or MP_FASTCLOSE causes a look-up of its subflow.
 
-A look-up costs about 25 microseconds. However many segments ask, a subflow is looked up at most twice a second: soon,
-when its event would have been read, and once more, because the kernel may be slow. All look-ups together are at most
-:data:`RATE` a second, one percent of a processor.
+A look-up costs about 25 microseconds. Even if many segments ask for it, a subflow is looked up at most twice a second:
+first when an event would have been read, and again later, because the kernel may be slow. All look-ups together are at
+most :data:`RATE` a second, which is one percent of a processor.
 
-Waiting subflows form a heap by due time, so a flood of segments does not walk over all of them. Dropped entries stay
-until their turn comes, or until they are half of the heap.
+Waiting subflows form a heap by due time, so that a flood of segments does not cause a walk over all of them. Dropped
+entries stay in the heap until they are due, or until they are half of it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 from mptcp_throttler.mptcp.model import FourTuple
 
 RATE: Final = 400.0
-"""Look-ups a second."""
+"""Maximum look-ups a second."""
 BURST: Final = 64
-"""Look-ups at once: about 2 ms."""
+"""Maximum look-ups at once; these take about 2 ms."""
 MAX_WAITING: Final = 1024
-"""Subflows. Further ones wait for the next dump of all sockets."""
+"""Maximum number of waiting subflows. Others are checked by the next dump of all sockets."""
 _PAUSES: Final = (0.1, 0.9)
 """Seconds before each look-up of a subflow."""
 
@@ -57,12 +57,12 @@ class SocketLookupQueue:
         return four_tuple in self._waiting
 
     def ask(self, four_tuple: FourTuple, now: float) -> None:
-        """Queue a look-up of the subflow, unless it waits already."""
+        """Queue a look-up of the subflow, unless it already waits for one."""
         if len(self._waiting) < MAX_WAITING and four_tuple not in self._waiting:
             self._wait(now + _PAUSES[0], four_tuple, 0)
 
     def take(self, now: float) -> tuple[FourTuple, ...]:
-        """Return the subflows to look up now. Each comes twice."""
+        """Return the subflows to look up now. Each queued subflow is returned twice, at different times."""
         self._allowed = min(float(BURST), self._allowed + RATE * max(0.0, now - self._as_of))
         self._as_of = now
         due: list[_Entry] = []

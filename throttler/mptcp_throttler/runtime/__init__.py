@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon: what runs on the event loop."""
+"""The daemon: the components that run on the event loop."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Acts on single subflows and connections: carries out the stages' effects, and closes what exceeds the tracker."""
+"""Acts on single subflows and connections: carries out the stages' effects, and closes subflows and connections that
+exceed the tracker's limits."""
 
 from __future__ import annotations
 
@@ -23,11 +24,13 @@ from mptcp_throttler.telemetry.events import EventRecorder, RateLimiter
 log = logging.getLogger(__name__)
 
 MOST_LINES: Final = 20
-"""Per minute and kind: anybody can cause them, and a reload to a policy by order refuses all connections."""
+"""Maximum log lines per minute and kind. Any client can cause such lines, and after a reload to a policy that steers by
+order, the kernel refuses the flag on all existing connections."""
 
 
 class Actions:
-    """Carries out the stages' effects (:class:`~mptcp_throttler.stages.stage.Effect`), and closes what is too many."""
+    """Carries out the stages' effects (:class:`~mptcp_throttler.stages.stage.Effect`), and closes excess subflows and
+    connections."""
 
     def __init__(
         self,
@@ -64,8 +67,8 @@ class Actions:
                     raise TypeError(f"nothing carries out {effect!r}")
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over a killed daemon's backup flags; take back those that no rule explains. If no killed daemon had set
-        any, the flags are somebody else's and stay."""
+        """Take over the backup flags that a killed daemon set, and clear those that no rule asks for. If no killed
+        daemon had set any, another program set the flags, and they stay."""
         if self._path_manager.flags_note.take_over():
             self._steering.adopt(subflows)
 
@@ -76,7 +79,8 @@ class Actions:
         try:
             self._path_manager.commands.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
-            # Without a rule, the flag is an earlier daemon's, and no policy in force asks for the change.
+            # An effect without a rule clears a flag of an earlier daemon: the policy in force does not ask for it, so
+            # its refusal is not logged.
             if effect.rule is not None and self._lines["refusals"].allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
                 log.warning(text, error, extra=self._about(effect.token, effect.rule))
@@ -91,11 +95,13 @@ class Actions:
         return about(self._connections.get(token), token=token, rule=rule)
 
     def close_excess(self, events: Iterable[Event], *, is_dry_run: bool) -> None:
-        """Close what *events* report as too many, because no cap would hold it; log what stays, at each dump.
+        """Close the subflows and connections that *events* report as excess, because no cap would limit them. At each
+        dump, log those that could not be closed.
 
-        The kernel accepts more subflows than are tracked only under the path manager in user space, which steering by
-        order needs; that closes them. Otherwise they are only logged. The kernel resets a connection beyond its
-        client's share (:mod:`mptcp_throttler.mptcp.limits`); a dry run only logs it.
+        The kernel accepts more subflows than the tracker only under the user-space path manager, which steering by
+        order needs. Under it, excess subflows are closed; otherwise they are only logged. For a connection beyond its
+        client's share (:mod:`mptcp_throttler.mptcp.limits`), the kernel is asked to reset the sockets; a dry run only
+        logs it.
         """
         connections = []
         for event in events:
@@ -109,7 +115,7 @@ class Actions:
         if is_dry_run:
             stayed: Mapping[FourTuple, str] = dict.fromkeys(four_tuples, "left, for this is a dry run")
         else:
-            # Some 13 µs each, of 500 at most: what an observer read at once, or a step of a resync.
+            # About 13 µs per connection. They are at most 500: one batch of an observer, or one step of a resync.
             stayed = self._sockets.close_sockets(four_tuples)
         for event in connections:
             why = None if event.four_tuple is None else stayed.get(event.four_tuple)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The components of counted bytes: sockets that have closed, and budgets.
+"""The components that count bytes: one meters sockets until they close, one keeps the budgets.
 
-That of budgets gives the stage the calendar and closed sockets, and writes its counts to the ledger. Only one thread
-opens, reads and writes the ledger, so the disk never stops the event loop. Counts that could not be written go back to
-the stage, and are written with later ones. A ``quota reset`` by another process is detected by the number that SQLite
-gives each state of a database; only then is the ledger read.
+The component of budgets gives the budget stage the calendar and the closed sockets, and writes the stage's counts to
+the ledger. Only one thread opens, reads and writes the ledger, so the disk never stops the event loop. Counts that
+could not be written go back to the stage, and are written together with later ones. SQLite gives each state of a
+database a number; the ledger is read again if that number shows that another process changed it (``quota reset``).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ TICK_SECONDS = 1.0
 CLOSED_AT_ONCE = 256
 """Closed sockets counted before yielding to the event loop: about a millisecond."""
 MAX_WRITE_SECONDS = 5.0
-"""Between two writes while all sockets exist: the kernel keeps their counters."""
+"""Maximum pause between two writes while no socket has closed: the kernel keeps the counters of open sockets."""
 COUNTERS_PER_SECOND = 4000
 """Maximum rate of writing socket counters: about 0.5 % of a processor."""
 PRUNE_SECONDS = 86_400.0
 SURE_SECONDS = 6 * 3600.0
-"""Before a pruning, the wall clock must have run with the monotonic one for so long. A daemon that restarts daily still
-prunes."""
+"""How long the wall clock must have run without being set before the ledger is pruned. It is less than a day, so that a
+daemon that restarts daily still prunes."""
 KEPT_SECONDS = 400 * 86_400
 """How long usage is kept: more than a year of months."""
 
@@ -54,7 +54,7 @@ class Budgets(Component):
         self._changed, self._listed = engine.decisions.decide, engine.sampler.cookies
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
         self._ledger: Ledger | None = None
-        """Used only in that thread; None until a policy has a budget."""
+        """Used only in the ledger thread; None until a policy has a budget."""
         self._boot = ""
         self._read: Collection[tuple[str, int]] = ()
         self._writing = asyncio.Lock()
@@ -62,7 +62,7 @@ class Budgets(Component):
         self._ahead = math.inf
         """How many seconds the wall clock was ahead of the monotonic one at the last tick."""
         self._prunes_at = math.inf
-        """Monotonic seconds."""
+        """When the ledger is pruned next, monotonic seconds."""
         self.trouble: str | None = None
         """Why counts cannot be written at present."""
 
@@ -71,7 +71,8 @@ class Budgets(Component):
         if not policy.budgets:
             return
         now = self._clock()
-        # First: at a new period the stage forgets what was read of budgets that it does not have yet.
+        # This must come first: when a period begins, the stage forgets the accounts that were read for budgets that it
+        # does not have yet.
         self._changed(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         try:
@@ -95,7 +96,7 @@ class Budgets(Component):
         wall, sockets = self._clock(), self._stage.sockets
         before, self._ahead = self._ahead, wall - now
         if abs(self._ahead - before) > 1.0:
-            # The clock was set. One that is years ahead until the network sets it must not cause pruning.
+            # The clock was set. A clock that is years ahead until NTP corrects it must not cause pruning.
             self._prunes_at = now + SURE_SECONDS
         self._changed(self._stage.advance(wall, now))
         sockets.forget_unlisted(now, self._listed)
@@ -130,13 +131,13 @@ class Budgets(Component):
             self._thread.shutdown(wait=False)
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
-        """Count what a socket carried in its life; nothing until a policy has had a budget."""
+        """Count the bytes that a socket carried in its life. Does nothing until a policy has had a budget."""
         if self._ledger is not None:
             self._stage.sockets.socket_closed(cookie, end, acked, received)
 
     async def _write(self, ledger: Ledger) -> None:
-        """Write pending counts. Raises LedgerError; then they are kept."""
-        # A write outlives the cancellation of its task: it must be known whether it succeeded.
+        """Write pending counts. Raises LedgerError; the counts are then kept for a later write."""
+        # If the task is cancelled, the write still finishes, so that its success is known.
         await asyncio.shield(self._write_whole(ledger))
 
     async def _write_whole(self, ledger: Ledger) -> None:
@@ -160,14 +161,14 @@ class Budgets(Component):
             self._read = periods
 
     async def _read_accounts(self, ledger: Ledger, periods: Collection[tuple[str, int]]) -> None:
-        async with self._writing:  # counts being written would be missing
+        async with self._writing:  # otherwise counts that are being written would be missing
             self._changed(self._stage.accounts.set_used(periods, await self._call(ledger.used, periods)))
 
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def _open(self) -> tuple[Ledger, dict[int, tuple[int, int]]]:
-        """Open the ledger; return the counters that it has of sockets. Runs in the thread."""
+        """Open the ledger; return the socket counters stored in it. Runs in the ledger thread."""
         ledger = Ledger(self._path)
         try:
             self._boot = BOOT_ID.read_text().strip()
@@ -180,12 +181,13 @@ class Budgets(Component):
 
 
 class ClosedSockets(Component):
-    """Reports what each socket carried in its life to the parts that count bytes. *listeners* get the fields of each
-    ``ClosedSocket`` once; *told* follows each round, even an empty one.
+    """Reports the bytes that each socket carried in its life to the parts that count bytes. *listeners* are called once
+    with the fields of each ``ClosedSocket``; *told* is called after each round, even if no socket had closed.
 
-    Without it, what a subflow carries after its last sample is unknown, or everything if it lives shorter than a
-    sampling interval. It always runs, because totals of paths and caps need it as budgets do. It costs a call or two
-    per connection in the kernel and, once a second, some microseconds here for each closed one.
+    Without this component, the bytes that a subflow carries after its last sample are unknown, or all its bytes if it
+    lives shorter than a sampling interval. The component always runs, because the totals of paths and caps need it as
+    well as budgets. In the kernel it costs one or two calls per connection; here, once a second, some microseconds for
+    each closed connection.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Removes what a killed daemon left in the kernel, by names only: no memory of the daemon is needed.
+"""Removes the objects that a killed daemon left in the kernel. It finds them by their names, without any state of the
+daemon.
 
-What it set on sockets has no name; it is taken back from all subflows of the listening ports.
+Settings on sockets have no name; they are reset on all subflows of the listening ports.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ LIFT_SECONDS = 3.0
 
 
 async def cleanup(settings: Settings) -> list[str]:
-    """Remove sets, rules and tables of every backend, put back root qdiscs; return what was done, for people. A failure
-    does not stop the rest. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
+    """Remove sets, rules and tables of every backend, and put back root qdiscs; return sentences on what was done. A
+    failure does not stop the rest. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
     done: list[str] = []
     failures: list[str] = []
     with locked(settings.state_directory):
@@ -54,7 +55,7 @@ async def cleanup(settings: Settings) -> list[str]:
     return done
 
 
-# Each returns what was done, or "" if there was nothing to do, and raises KernelError.
+# Each of these functions returns what it did, or "" if there was nothing to do, and raises KernelError.
 
 
 async def _tunnels(settings: Settings) -> str:
@@ -63,7 +64,7 @@ async def _tunnels(settings: Settings) -> str:
     try:
         await REAL.ask_tunnels(settings.tunnel_socket, {"classes": {}})
     except (FileNotFoundError, ConnectionRefusedError):
-        return ""  # a daemon that starts again knows no classes
+        return ""  # a restarted daemon has no classes
     except OSError as error:
         raise KernelError(f"tunnels: {settings.tunnel_socket}: {error.strerror or 'no answer'}") from error
     return "tunnels: no path is in a class of ours"
@@ -86,7 +87,7 @@ async def _plain_tcp(settings: Settings) -> str:
 
 
 async def _backup_flags(settings: Settings) -> str:
-    """Make regular the subflows that a killed daemon, by its note, made backup."""
+    """Make regular the subflows that a killed daemon made backup, if its note says that it did."""
     note = FlagsNote(settings.state_directory)
     note.find()
     if not note.take_over():
@@ -100,7 +101,8 @@ async def _backup_flags(settings: Settings) -> str:
                 commands.set_backup(each.token, each.four_tuple, False)
                 regular += 1
             except KernelError as error:
-                # It has ended, or its connection was accepted under the kernel's path manager: that flag is not ours.
+                # EINVAL: the subflow has ended, or its connection was accepted under the kernel's path manager; then
+                # the daemon did not set the flag.
                 if error.errno != errno.EINVAL:
                     raise
     note.remove()
@@ -108,7 +110,7 @@ async def _backup_flags(settings: Settings) -> str:
 
 
 async def _path_manager(settings: Settings) -> str:
-    """End the keeper that a killed daemon left; put the sysctls back."""
+    """End the keeper process that a killed daemon left; restore the sysctls."""
     keeper = await find_keeper(settings.state_directory)
     try:
         if keeper is not None:

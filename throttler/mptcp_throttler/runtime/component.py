@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The life cycle that all parts of the daemon share.
 
-A reload prepares all components for the new policy. If one refuses, all are rolled back to the old one; only when all
-are prepared are they committed. So nothing is half applied. Components close in reverse order of the list; a failure to
-close does not stop the others (``AsyncExitStack``).
+A reload first prepares all components for the new policy. If one refuses, all are rolled back to the old policy;
+otherwise all are committed. So no policy is applied in part. Components close in reverse order of the list; if one
+fails to close, the others still close (``AsyncExitStack``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from mptcp_throttler.policy.model import Policy
 
 
 class Component:
-    """A part with something in the kernel, on disk or on the event loop. By default, each step does nothing. Each
-    object there has one component that makes and changes it: docs/contract.md names them all."""
+    """A part of the daemon with state in the kernel or on disk, or a task on the event loop. By default, each step does
+    nothing. Each object in the kernel or on disk is made and changed by one component: docs/contract.md lists them."""
 
     repairs = 0
     """How many objects were found changed and repaired so far."""
@@ -27,10 +27,10 @@ class Component:
         """Provide what *policy* needs, before it comes into force. Raises KernelError if that is impossible."""
 
     async def commit(self, policy: Policy) -> None:
-        """*policy* is in force: drop what it does not need."""
+        """Drop what the policy does not need. *policy* is now in force."""
 
     async def roll_back(self, policy: Policy) -> None:
-        """*policy* stays in force: drop what another, prepared one would have needed."""
+        """Drop what a refused policy would have needed. *policy* stays in force."""
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -74,9 +74,10 @@ class Daemon:
         traffic = engine.traffic
         counting = self._budgets.socket_closed, traffic.socket_closed
         self._closed_sockets = ClosedSockets(partial(kernel.meter, settings), counting, traffic.closed_told)
-        # The order of preparation; closing is in reverse. The ledger comes first: a start that it refuses must leave
-        # the kernel alone, but a component that has adopted what a killed daemon left would remove it when closed.
-        # Limits on sockets come last, but before the observers: a connection that is accepted earlier is never paced.
+        # This is the order of preparation; components close in reverse. The ledger comes first: if it cannot be used,
+        # the start must not change the kernel, but a component that had adopted objects of a killed daemon would remove
+        # them when it closes. Limits on sockets come last, but before the observers: a connection that is accepted
+        # before them is never paced.
         self._components: tuple[Component, ...] = (
             self._budgets,
             Grants(engine),
@@ -105,15 +106,16 @@ class Daemon:
         """Run until SIGTERM or SIGINT, then restore the kernel. Raises KernelError, AlreadyRunning."""
         loop = asyncio.get_running_loop()
         with locked(self._settings.state_directory):
-            # From the first change to the last: a signal in between must not end the daemon half-way.
+            # The handlers are in place from the first change of the kernel to the last, so that no signal ends the
+            # daemon in between.
             for number in STOP_SIGNALS:
                 loop.add_signal_handler(number, self.stop)
             loop.add_signal_handler(signal.SIGHUP, self.reload)
             try:
                 await self.serve()
             finally:
-                # A second stop signal asks for what is already under way. When a handler is removed, the loop restores
-                # the default action, which would end the daemon: block the signals in that moment.
+                # The daemon is already stopping, so a second stop signal is ignored. When a handler is removed, the
+                # loop restores the default action, which would end the daemon: block the signals first.
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
                 for number in STOP_SIGNALS:
                     loop.remove_signal_handler(number)
@@ -178,7 +180,7 @@ class Daemon:
         await engine.enforce()
         if engine.paced.possible:
             await engine.paced.adopt(found)
-            # Subflows that are capped already stay capped; those that send little are capped from the start.
+            # Subflows capped by an earlier daemon stay capped; subflows that send little are capped from the start.
             await engine.sampler.sweep()
         await engine.downloads.reconciler.apply()
 
@@ -261,7 +263,8 @@ class Daemon:
             raise
 
     async def _tell_service_manager(self, told: str) -> None:
-        """Send watchdog pings, and the status if it is not *told*, forever: a loop that hangs is restarted."""
+        """Send watchdog pings forever, and the status line when it differs from *told*, the last one sent. The service
+        manager restarts a daemon whose loop hangs."""
         watched = watchdog_seconds(os.environ)
         while True:
             text = self._summary() if is_managed() else told

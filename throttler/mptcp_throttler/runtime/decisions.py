@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 SLICE_SECONDS = 0.003
-"""Limit of a slice: a join waits for it. Just after a status request each page of memory that is written is copied
-first, and the same connections take three times as long."""
+"""Maximum length of a slice, because a new join must wait until it ends. After a status request (which forks),
+copy-on-write makes the same work take three times as long."""
 NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
 NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
 YOUNG_SECONDS = 0.3
-"""Until this age a subflow whose beginning was seen has so little in flight that a cap may begin at once."""
+"""Up to this age, a subflow whose handshake was observed has so little in flight that its cap may begin at once."""
 
 
 class Decisions:
@@ -49,11 +49,12 @@ class Decisions:
         told: Callable[[Decision], None],
         follow: Callable[[], None],
     ) -> None:
-        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *told* takes
-        each decision, before the planners; *follow* is called after the planners of a few connections have changed."""
+        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *told* is
+        called with each decision before the planners are updated. *follow* is called after the planners were updated
+        for a batch of connections."""
         self.policy = policy
         self.verdicts: dict[int, Verdicts] = {}
-        """By token; for each active subflow, direction by direction."""
+        """Verdicts by token of the connection: one per active subflow and direction."""
         self._connections = connections
         self._stages, self._planners = stages, planners
         self.anticipation = Anticipation()
@@ -132,7 +133,7 @@ class Decisions:
         is_dry = self.policy.dry_run
         for decision in self._comparer.decisions(token, connection, before, verdicts, now, is_dry=is_dry):
             self._told(decision)
-        # A dry run's decisions go no further.
+        # In a dry run, the planners get no caps.
         enforced = without_caps(verdicts) if is_dry else verdicts
         for planner in self._planners:
             try:
@@ -157,9 +158,9 @@ class Decisions:
             yield verdicts
 
     def expected(self, connection: Connection) -> int:
-        """Return the number of paths by which caps are decided."""
+        """Return the number of paths that the connection is expected to get; caps are decided by it."""
         if connection.is_tunnel:
-            return 0  # its daemon reports all paths together
+            return 0  # a tunnel's daemon reports all its paths together
         before = self.anticipation.next_due
         paths = self.anticipation.paths(connection, count_paths(self.policy, connection), time.monotonic())
         if self.anticipation.next_due != before:
@@ -171,8 +172,8 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
     """Return *verdicts* without cap, budget and steering on subflows whose local port is not in *listen_ports*.
 
     A client joins at another port if the proxy announced it (ADD_ADDR with a port, RFC 8684, 3.4.1), and a proxy may
-    open a subflow to its client from any port. They count as active subflows of their connection, but sets, rules, BPF
-    programs and socket dumps cover the listening ports only.
+    open a subflow to its client from any port. Such subflows count as active subflows of their connection, but sets,
+    rules, BPF programs and socket dumps cover only the listening ports.
     """
     if all(each.four_tuple.local_port in listen_ports for each in verdicts):
         return verdicts
@@ -180,8 +181,8 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
 
 
 def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
-    """Return *verdicts* on a tunnel's paths without upload caps and steering: what comes in by them passes no queue of
-    ours, and the tunnel's own daemon chooses among them."""
+    """Return *verdicts* on a tunnel's paths without upload caps and steering: its upload packets pass no queue of the
+    throttler, and the tunnel's own daemon chooses among the paths."""
     reason, found = BEFORE[Direction.UP] + NOT_CAPPED, []
     for each in verdicts:
         bare = replace(each, steer=None, steer_path=None)

@@ -2,7 +2,7 @@
 """The kernel side of each direction: a planner and the reconciler that follows it.
 
 *Downloads*: HTB on the interfaces, netfilter on egress. *Uploads*: HTB on an IFB device, nftables at ingress. Uploads
-are in the kernel only while the policy has rules for them, so that nobody else pays for it.
+are configured in the kernel only while the policy has rules for them, so that other policies do not pay their cost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Downloads(Component):
         self._stack = AsyncExitStack()
 
     async def prepare(self, policy: Policy) -> None:
-        """Take the interfaces, or adopt what a killed daemon left there."""
+        """Install the qdiscs on the interfaces, or adopt those that a killed daemon left there."""
         if self._tc is not None:
             return
         tc = self._kernel.traffic_control(self._settings)
@@ -74,7 +74,7 @@ class Downloads(Component):
 
     @property
     def left_out(self) -> Collection[str]:
-        """Interfaces that are not shaped: somebody gave them a root qdisc that could not be put back."""
+        """Interfaces that are not shaped, because they have a foreign root qdisc that could not be restored."""
         return () if self._tc is None else self._tc.left_out
 
     async def run(self) -> None:
@@ -82,7 +82,7 @@ class Downloads(Component):
 
     async def close(self) -> None:
         async with self._stack:
-            # A start that was refused before it took an interface leaves a killed predecessor's caps alone.
+            # If the start failed before it took an interface, the caps of a killed predecessor stay.
             if self._tc is not None and self._tc.prepared:
                 await self.reconciler.close()
 
@@ -105,11 +105,11 @@ class Uploads(Component, Consumer):
         self.planner = Planner(settings.ownership, Direction.UP)
         self.reconciler: Reconciler | None = None
         self.in_force = False
-        """Our device and our table exist."""
+        """Whether the throttler's IFB device and nftables table exist."""
         self._left = False
-        """They are not in force, but the kernel refused to remove them."""
+        """Whether device and table are not in force, but the kernel refused to remove them."""
         self._may_be_left = False
-        """A preparation failed, and so did the removal of what it may have made."""
+        """Whether a preparation failed, and the removal of what it may have made failed as well."""
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
@@ -121,11 +121,11 @@ class Uploads(Component, Consumer):
         if self.in_force or not policy.enforced.acts_on_upload:
             return
         reconciler = await self._opened()
-        # Clear the flags, or a comparison meanwhile would remove what is being made.
+        # Clear the flags: otherwise a comparison meanwhile would remove the device and table that are being made.
         left, self._left, self._may_be_left = self._left, False, False
         try:
             await reconciler.prepare()
-        except BaseException:  # a stop meanwhile leaves nothing, either
+        except BaseException:  # also a cancellation: a stop must remove everything as well
             self._left, self._may_be_left = left, True
             await self._remove()
             raise
@@ -138,7 +138,8 @@ class Uploads(Component, Consumer):
     roll_back = commit
 
     async def remove_what_was_left(self) -> bool:
-        """Remove what a killed daemon left, if the policy does not need it; return whether that is possible here."""
+        """Remove the device and table that a killed daemon left, if the policy does not need them; return whether this
+        host can shape uploads."""
         if self.in_force or self._kernel.upload_missing() is not None:
             return False
         await self._opened()
@@ -212,7 +213,8 @@ class Uploads(Component, Consumer):
         try:
             await self._remove_all()
         except KernelError as error:
-            # A kernel without the family netdev or IFB has nothing of ours. What stays is removed by verify().
+            # A kernel without the netdev family or IFB cannot have these objects. Otherwise verify() removes what is
+            # left.
             self._left = self._left or self.in_force
             log.log(logging.ERROR if self._left else logging.DEBUG, "%s", error)
         self.in_force = False
@@ -232,12 +234,12 @@ class PlainTcp(Component):
     """
 
     def __init__(self, settings: Settings, kernel: KernelAccess, planner: Planner) -> None:
-        """*planner* is that of downloads."""
+        """*planner* is the planner of downloads."""
         self._settings, self._kernel, self._planner = settings, kernel, planner
         self._nft: LibNftables | None = None
         self._wanted = ""
         self._made: str | None = ""
-        """The table as nftables lists it, empty without one; None while that is not known."""
+        """The table as nftables lists it; empty if there is no table, None while that is unknown."""
         self._changing = asyncio.Lock()
 
     async def prepare(self, policy: Policy) -> None:
@@ -254,7 +256,7 @@ class PlainTcp(Component):
 
     async def verify(self) -> None:
         async with self._changing:
-            if self._made is None:  # what was to be made, or removed, was refused
+            if self._made is None:  # the kernel refused the last change of the table
                 await self._make()
             elif self._wanted and await self._listed() != self._made:
                 log.warning("nftables table %s is not as it was made: made anew", PLAIN_TCP_TABLE)
@@ -279,7 +281,7 @@ class PlainTcp(Component):
         return True
 
     async def _make(self) -> None:
-        """Make the table, or remove it. Refused or interrupted, it is tried again by :meth:`verify` and the end."""
+        """Make the table, or remove it. If that is refused or interrupted, :meth:`verify` and :meth:`close` retry."""
         if self._wanted or self._made != "":
             self._made = None
             await self._run(_REMOVE_PLAIN_TCP + self._wanted, "make" if self._wanted else "remove")

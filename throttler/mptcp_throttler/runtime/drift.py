@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Drift: finds and repairs what others change of ours.
+"""Drift: detects and repairs changes that other programs make to the throttler's objects.
 
-Each owner reads the actual state, compares it with the desired one, and repairs differences. This comparison runs
+Each component reads the actual state, compares it with the desired one, and repairs differences. This comparison runs
 shortly after the kernel reports a change (``kernel.notices``: traffic control, interfaces, nftables), and every
-``verify_interval`` for changes that the kernel does not report: ipset, legacy iptables, sysctls, BPF, files. If two
-programs fight over one object, each repair of it makes the next one wait longer, up to the interval.
+``verify_interval`` for changes that the kernel does not report: ipset, legacy iptables, sysctls, BPF, files. If another
+program keeps changing an object back, the pause before each repair of it grows, up to the interval.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mptcp_throttler.runtime.event_loop import wait_at_most
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
-"""After a failed comparison."""
+"""Pause after a failed comparison."""
 TOGETHER_SECONDS = 0.1
-"""From a notice to the comparison: changes come in groups."""
+"""Pause between a notice and the comparison, because changes come in groups."""
 REST = 10
 """Pause after a comparison, as a multiple of how long it took."""
 FREE_REPAIRS, FORGET_SECONDS = 5, 60.0
-"""So many repairs of one thing are made at once; each further one waits twice as long. A repair that holds for that
-time resets the count."""
+"""Number of repairs of one object without a pause; before each further repair, the pause doubles. A repair that lasts
+FORGET_SECONDS resets the count."""
 MOST_NAMED = 8
-"""Changes kept, to be named at the next comparison."""
+"""Maximum number of changes that are named in the log at the next comparison."""
 
 
 @dataclass(slots=True)
@@ -41,20 +41,21 @@ class ChangeCounters:
     noticed: int = 0
     """Changes by others, reported by the kernel, of our objects or of what they depend on."""
     comparisons: int = 0
-    """Only those that notices caused."""
+    """Number of comparisons that notices caused."""
     repaired: int = 0
     """Comparisons, including periodic ones, that found something to repair."""
 
 
 class RepairBackoff:
-    """How long to wait before a changed thing is compared. Pure: times are arguments, in seconds."""
+    """Computes how long to wait before a changed object is compared. It reads no clock: times are arguments, in
+    seconds."""
 
     def __init__(self, longest: float) -> None:
         self._longest = longest
-        # Longer than the pauses themselves, or a fight would be forgotten during a pause.
+        # Must be longer than the pauses: otherwise repeated repairs would be forgotten during a pause.
         self._remembered = max(FORGET_SECONDS, 2 * longest)
         self._repairs: dict[str, tuple[int, float]] = {}
-        """By thing: how often it was repaired, and when last."""
+        """By object: number of repairs, and the time of the last one."""
 
     def repaired(self, things: Iterable[str], now: float) -> None:
         recent = {thing: each for thing, each in self._repairs.items() if now - each[1] < self._remembered}
@@ -78,17 +79,17 @@ class DriftMonitor:
         self._backoff = RepairBackoff(interval)
         self._sources: list[NoticeSource] = []
         self._heard: dict[str, str] = {}
-        """Changes since the last comparison: by whom each thing was changed, in words."""
+        """Changes since the last comparison: for each changed object, the program that changed it, in words."""
         self._due = math.inf
-        """When to compare because of them, monotonic seconds; infinite without changes."""
+        """When to compare because of these changes, monotonic seconds; infinite if there are none."""
         self._noticed = asyncio.Event()
         self._refused: dict[Component, str] = {}
-        """What the last comparison could not repair, and why: each reason is logged once."""
+        """Components that the last comparison could not repair, with the reason. Each reason is logged once."""
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     def open(self, sources: Iterable[Callable[[], NoticeSource]]) -> None:
-        """Listen to *sources*. If one is missing, periodic comparisons find its changes."""
+        """Listen to *sources*. If one cannot be opened, only periodic comparisons detect its changes."""
         for opened in sources:
             try:
                 source = opened()
@@ -103,7 +104,7 @@ class DriftMonitor:
             self._close(source)
 
     async def verify(self) -> bool:
-        """Compare and repair everything; return whether that succeeded. A failed repair does not stop the others."""
+        """Compare and repair all components; return whether all succeeded. A failed repair does not stop the others."""
         async with self._turn:
             for owner in self._owners:
                 try:
@@ -143,7 +144,7 @@ class DriftMonitor:
         if self._repairs() != before:
             self.counters.repaired += 1
             self._backoff.repaired(heard, time.monotonic())
-            # More may have been changed and repaired meanwhile; by now the kernel has reported who did it.
+            # Meanwhile other objects may have been changed and repaired; the kernel has now reported these changes.
             for source in list(self._sources):
                 self._read(source)
             words = ", ".join(f"{who}: {what}" for what, who in (heard | self._heard).items())

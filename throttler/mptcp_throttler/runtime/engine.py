@@ -49,18 +49,19 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 MAX_SLEEP_SECONDS = 1.0
-"""The wall clock may be set while the engine waits for a window of the policy; nothing reports that."""
+"""Maximum wait for the next change of the policy's time windows. No event reports that the wall clock was set."""
 CLOCK_SET_SECONDS = 0.01
-"""A smaller difference arises because the two clocks are read in turn; both are slewed alike, clock_gettime(2)."""
+"""If the two clocks diverge by more than this, the wall clock was set. A smaller difference arises because they are
+read one after the other; both are slewed alike, clock_gettime(2)."""
 MOST_LINES = 20
-"""Per minute, of refused joins and of disagreements: anybody can cause them."""
+"""Maximum log lines per minute on refused joins, and as many on disagreements: any client can cause them."""
 
 
 class Engine:
-    """One daemon's engine. Its parts are made in the order in which a change passes them."""
+    """The engine of one daemon. The constructor makes its parts in the order in which a change passes them."""
 
     def __init__(self, settings: Settings, kernel: KernelAccess, policy: Policy) -> None:
-        """:meth:`Decisions.set_policy` and :meth:`enforce` must follow."""
+        """Make all parts. The caller must then call :meth:`Decisions.set_policy` and :meth:`enforce`."""
         self.settings, self.kernel = settings, kernel
         ports = settings.ownership.ports
         self.tracker = Tracker(ports, TrackerLimits(settings.max_connections))
@@ -75,15 +76,15 @@ class Engine:
         self.uploads = Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner
         self.ahead = time.time() - time.monotonic()
-        """Seconds by which the wall clock is ahead of the monotonic one, in which times are kept. Updated only when the
-        clock was set, so that a time is always shown the same."""
+        """Seconds by which the wall clock is ahead of the monotonic clock. Times are kept in monotonic seconds. The
+        value is updated only when the wall clock was set, so that a kept time is always shown as the same wall time."""
         self.traffic = Traffic(time.monotonic, lambda: self.sampler.sweep_seconds)
         self.events = EventRecorder(self.traffic, lambda: self.ahead)
         self.cap_latency, self.join_latency = CapLatency(time.monotonic, self._planners), JoinLatency()
         for planner in self._planners:
             planner.told = partial(self._entries_told, planner.direction)
         self.rest = RestStage()
-        # Stages in order: each sees the verdicts as the previous one left them.
+        # The stages in their order: each gets the verdicts as the previous stage left them.
         self.grants = GrantStage()
         stages = self.budget_stage, self.grants, self.guard, self.steering, self.rest
         self.cap_log = CapLog(self.traffic.under)
@@ -128,19 +129,20 @@ class Engine:
                 planner.prepare_path_classes(now)
             except PlanError as error:
                 log.error("%s", error)  # each connection that lacks such a class is logged later, too
-        # First the classes into which sockets will be accepted.
+        # The classes must exist before the kernel accepts sockets into them.
         self.downloads.reconciler.wake()
         await self._set_births()
         self.follow()
 
     async def _set_births(self) -> None:
-        # Another policy may have come into force meanwhile, with other open rules.
+        # Read the policy again: another one may have come into force meanwhile, and other rules may be open.
         policy, class_of = self.decisions.policy.enforced, self.downloads.planner.class_of
         found = births(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
         await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
 
     async def follow_grants(self, tokens: Collection[int]) -> None:
-        """Decide about the connections of *tokens*, and have new ones begin, by the grants that are in force now."""
+        """Apply the grants that are in force now to the connections of *tokens* and to the birth settings of new
+        ones."""
         await self._set_births()
         self.decisions.decide(tokens)
 
@@ -150,7 +152,7 @@ class Engine:
             self.tick()
 
     def tick(self) -> None:
-        """Expire what has ended, and anticipations that did not come true."""
+        """Expire ended connections, idle plan entries, and anticipations that did not come true."""
         now = time.monotonic()
         if abs(time.time() - now - self.ahead) > CLOCK_SET_SECONDS:
             self.ahead = time.time() - now
@@ -191,10 +193,11 @@ class Engine:
     # Into the kernel
 
     def follow(self) -> None:
-        """Pass the plan to the kernel: limits on sockets, then entries and classes; then have samples taken."""
+        """Pass the plan to the kernel: first limits on sockets, then entries and classes. Then wake the sampler."""
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
         if self.paced.possible and planner.has_moved:
-            # At once, so that the next sample finds it; the rest of many is handled in turns with the loop.
+            # Handle the first moves at once, so that the next sample finds the new limits. If more moves remain, let
+            # the event loop run before the next ones.
             self.paced.follow()
             if planner.has_moved:
                 loop.call_soon(self.follow)
@@ -209,7 +212,8 @@ class Engine:
     # Outcomes, for telemetry
 
     def joined(self, four_tuple: FourTuple, captured: float) -> None:
-        """Time the kernel entries that a join causes, whose last packet was *captured* then, monotonic seconds."""
+        """Start to measure how long the kernel entries take that a join causes. *captured*: when the last packet of the
+        join's handshake was captured, monotonic seconds."""
         known = self.traffic.standing(four_tuple, Direction.DOWN)
         connection = None if known is None else self.tracker.connections.get(known[0])
         if connection is None:
@@ -220,7 +224,7 @@ class Engine:
 
     @property
     def capped(self) -> int:
-        """Number of subflows with a cap. More have an entry in the kernel: ended ones, and some without a cap."""
+        """Number of subflows with a cap. The kernel has more entries: also of ended and of some uncapped subflows."""
         return 0 if self.decisions.policy.dry_run else self.traffic.capped
 
     def _decided(self, decision: Decision) -> None:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What keeps the event loop answering: waits with a limit, a gauge of its delays, and no long garbage collection.
+"""Helpers that keep the event loop responsive: waits with a limit, a gauge of its delays, and short garbage
+collections.
 
-With ten thousand connections a full collection walks half a million objects, for 60 ms and more, and finds next to
-nothing: reference counts free what is dropped here. So only young objects are collected, often, and survivors are set
-aside (``gc.freeze``). Code that makes thousands of objects without cycles (samples, verdicts) says so, and they are set
-aside without a walk: that of one sweep's objects would take 30 ms.
+With ten thousand connections, a full garbage collection walks half a million objects, takes 60 ms or more, and frees
+almost nothing, because reference counting frees nearly all objects here. So only young objects are collected, often,
+and the survivors are set aside (``gc.freeze``). Code that makes thousands of objects without cycles (samples, verdicts)
+announces this, and these objects are set aside without a walk: for the objects of one sweep, a walk would take 30 ms.
 
-An error is part of a cycle if a local variable of a function in its traceback refers to it. The kernel may refuse a
-change for days, and an error kept across a pause is set aside. So code that keeps an error, to raise it after trying
-all else, keeps it in a list and pops it as it raises it.
+An exception is part of a cycle if a local variable of a function in its traceback refers to it. The kernel may refuse a
+change for days, and an exception that is kept across a pause is set aside and never freed. So code that keeps an
+exception, to raise it after it has tried the other changes, keeps it in a list and pops it when it raises it.
 """
 
 from __future__ import annotations
@@ -25,28 +26,29 @@ from contextlib import asynccontextmanager, suppress
 from mptcp_throttler.views.answers import LoopDelay
 
 PERIOD_SECONDS = 0.02
-"""Of the measured timer: a delay may be seen shorter by as much. The timer of ``scheduling.rest_when_busy`` starts with
-it, so that one wake of the loop serves both."""
+"""Period of the measured timer. A delay may be measured shorter by up to this. The timer of
+``scheduling.rest_when_busy`` has the same start, so that the loop wakes once for both."""
 LATE_SECONDS, RECENT_SECONDS = 0.05, 10.0
-"""A delay from which on it counts as late; how long the longest recent one is kept."""
+"""Delay above which the timer counts as late; how long recent delays are kept."""
 POLL_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
 MAX_YOUNG = 5_000
-"""Objects made and not freed since the last collection that trigger another one: a millisecond or two."""
+"""Number of new objects since the last collection that triggers the next one. It takes one or two milliseconds."""
 SWITCH_SECONDS = 0.001
-"""How long a worker thread may keep the event loop from running Python code."""
+"""How long a worker thread may hold the interpreter while the event loop waits to run."""
 LARGE_BYTES = 256 * 1024
-"""Objects from this size on are kept apart: twice the C library's initial limit. For each transaction libnftables makes
-ten tables of 132 KiB, and took twice as long when these were kept apart."""
+"""The C library maps objects of at least this size separately (``mmap``). This is twice its initial threshold, because
+libnftables allocates ten tables of 132 KiB per transaction, and took twice as long when these were mapped
+separately."""
 _M_MMAP_THRESHOLD = -3
 _TURNS = 3
 _making_cycles = set[object]()
-"""One mark per running :func:`cycles`."""
+"""One mark per active :func:`cycles` context."""
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
-    """Wait until *event* is set, *seconds* at most. ``asyncio.wait_for`` of Python 3.11 loses a cancellation that comes
-    together with the event; a task that waits in a loop would then never end."""
+    """Wait until *event* is set, for at most *seconds*. ``asyncio.wait_for`` of Python 3.11 loses a cancellation that
+    comes together with the event, so that a task that waits in a loop would never end."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -59,7 +61,7 @@ class LoopGauge:
         self.longest = 0.0
         self.late = 0
         self._recent: deque[tuple[float, float]] = deque()
-        """Time and size of the delays within the window."""
+        """End and length of each delay of the last ``RECENT_SECONDS``."""
 
     async def run(self) -> None:
         while True:
@@ -77,13 +79,14 @@ class LoopGauge:
             self._recent.popleft()
 
     def as_json(self) -> LoopDelay:
-        """Return for the status: ``longest`` since the start, ``recent`` within 10 s, ``late`` above 50 ms."""
+        """Return the figures for the status: ``longest`` delay since the start, longest delay of the last 10 s
+        (``recent``), and number of delays above 50 ms (``late``)."""
         recent = max((delay for _, delay in self._recent), default=0.0)
         return {"longest": round(self.longest, 4), "recent": round(recent, 4), "late": self.late}
 
 
 def set_aside() -> None:
-    """Set aside what the start made, before the event loop has anything to answer."""
+    """Set aside the objects made during the start. Call this before the event loop has requests to answer."""
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
@@ -92,12 +95,13 @@ def set_aside() -> None:
 
 @asynccontextmanager
 async def cycles() -> AsyncIterator[None]:
-    """Set nothing aside meanwhile: this work leaves cycles behind, for the next collection to find."""
+    """Suspend setting aside while the context is active: its work leaves cycles behind, which the next collection must
+    find."""
     mark = object()
     _making_cycles.add(mark)
     try:
         yield
-        # The event loop releases what was closed only in its next turns.
+        # The event loop releases closed transports only in its next iterations.
         for _ in range(_TURNS):
             await asyncio.sleep(0)
     finally:
@@ -105,13 +109,13 @@ async def cycles() -> AsyncIterator[None]:
 
 
 def begin_acyclic() -> None:
-    """Collect young objects; call before making many objects without cycles and without yielding."""
+    """Collect young objects. Call this before code that makes many objects without cycles and does not yield."""
     if not gc.isenabled() and not _making_cycles:
         gc.collect(0)
 
 
 def end_of_acyclic() -> None:
-    """Set aside what was made since :func:`begin_acyclic`: a few microseconds, however much it is."""
+    """Set aside all objects made since :func:`begin_acyclic`. This takes a few microseconds for any number of them."""
     if not gc.isenabled() and not _making_cycles:
         gc.freeze()
 
@@ -132,9 +136,10 @@ async def collect_garbage() -> None:
 
 
 def keep_large_objects_apart() -> None:
-    """Have the C library keep large objects apart from its heap, and so give them back once freed: mallopt(3). By
-    default it stops doing so after an object of, say, two megabytes was freed: then all up to that size go to its heap,
-    where tables that outgrow their place again and again leave holes. Memory that is apart is cleared page by page."""
+    """Make the C library map large objects separately from its heap, so that it returns them to the kernel when they
+    are freed: mallopt(3). By default, the threshold rises to the size of each mapped object that is freed: after one of
+    two megabytes, all smaller objects go to the heap, where growing tables leave holes. A separate mapping costs time,
+    because the kernel clears each of its pages."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)

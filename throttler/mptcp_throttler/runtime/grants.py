@@ -26,7 +26,7 @@ class Grants(Component):
         self._engine, self._stage = engine, engine.grants
         self._path = engine.settings.ledger.with_name(GRANTS)
         self._file: tuple[int, ...] | None = None
-        """Inode, mtime and size of the file as last read; empty without one, None before the first time."""
+        """Inode, mtime and size of the file when last read; empty if there is no file, None before the first read."""
         self._grants: tuple[Grant, ...] = ()
 
     async def prepare(self, policy: Policy) -> None:
@@ -46,7 +46,7 @@ class Grants(Component):
             found = self._path.stat()
             file: tuple[int, ...] = (found.st_ino, found.st_mtime_ns, found.st_size)
         except OSError:
-            file = ()  # missing or unreadable; reading will say which
+            file = ()  # missing or unreadable; reading it reports which
         if file == self._file:
             return
         is_first, self._file = self._file is None, file
@@ -55,7 +55,7 @@ class Grants(Component):
         except GrantsError as error:
             log.error("%s", error)
             return
-        if is_first:  # no news; what is in force at the start is decided with all else
+        if is_first:  # not logged as new; at the start, the grants in force are decided together with the policy
             self._grants = fresh
             self._stage.set_grants(fresh, time.time(), self._engine.tracker.connections)
             return
@@ -69,7 +69,7 @@ class Grants(Component):
         if before == self._stage.in_force:
             return
         for each in set(before) - set(self._stage.in_force):
-            if not self._stage.covers(each.network):  # a longer one, or one for more clients, may go on
+            if not self._stage.covers(each.network):  # a longer grant, or one for a larger network, may still hold
                 self._tell(each, "caps again")
         await self._engine.follow_grants(tokens)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon's log: on stderr, or in the journal as entries with fields; which caps came and went (:class:`CapLog`).
+"""The daemon's log: lines on stderr, or entries with fields in the journal; also lines on added and lifted caps
+(:class:`CapLog`).
 
-Every warning and error also becomes an event, so no fault is reported in two places. Fields say what a line is about,
-so that ``journalctl MPTCP_CLIENT=10.1.0.2`` finds it: see docs/operator.md.
+Every warning and error automatically becomes an event as well, so the code reports a fault only once. The fields name
+client, rule and path of a line, so that ``journalctl MPTCP_CLIENT=10.1.0.2`` finds it: see docs/operator.md.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ TOLD: Final = {"told": True}
 log = logging.getLogger(__name__)
 
 _PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging.WARNING: journal.WARNING}
-"""By level; above, it is an error."""
+"""Journal priority by log level. Higher levels get the priority of an error."""
 _TALKATIVE = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
-"""Libraries, and the lowest level of theirs that is logged."""
+"""Lowest level that is logged, for each library that would log too much."""
 FIRST_SECONDS, AGAIN_SECONDS = 1.0, 60.0
-"""From the first change of a rule's caps to a line about them, and between such lines while changes go on."""
+"""Pause from the first change of a rule's caps to the log line, and between lines while changes go on."""
 _CAP_WORDS: Final = {False: ("capped", "lifted", "ended"), True: ("would be capped", "no longer", "ended")}
-"""Of a subflow that got a cap, lost it, and ended with it, in force or in a dry run."""
+"""Words for a subflow that got a cap, that lost its cap, and that ended with a cap; by whether it is a dry run."""
 
 
 def about(
@@ -53,7 +54,8 @@ def about(
     rule: str | tuple[str, ...] | None = None,
     path: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` of a line about a *connection*, or a *token* and *subflow* after it ended, or a *client*."""
+    """Return the ``extra`` of a line about a *connection* or a *client*; after the connection ended, about its *token*
+    and *subflow*."""
     address = b"" if subflow is None else subflow.remote
     client = client or address_text(address if connection is None else connection.client)
     token = token if connection is None else connection.token
@@ -67,7 +69,7 @@ def about(
 
 
 class Lines(logging.Formatter):
-    """Lines for stderr."""
+    """Formats lines for stderr."""
 
     def __init__(self, for_journal: bool) -> None:
         super().__init__("%(levelname)s: %(message)s")
@@ -79,10 +81,10 @@ class Lines(logging.Formatter):
 
 
 class Entries(logging.Handler):
-    """Sends entries to the journal; what the journal does not take at once goes to *otherwise*, as lines."""
+    """Sends entries to the journal. If the journal does not take an entry at once, handler *otherwise* logs a line."""
 
     def __init__(self, otherwise: logging.Handler, address: str) -> None:
-        """Raises OSError if there is no journal at *address*."""
+        """Open a socket for the journal. Raises OSError if no journal listens at *address*."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
             probe.connect(address)
         super().__init__()
@@ -95,13 +97,13 @@ class Entries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if os.getpid() != self._pid:
-                raise OSError  # that descriptor number is another file in a child of the daemon
-            # The identifier is the one that the service manager gives a service's output.
+                raise OSError  # in a child of the daemon, the socket's descriptor number may be another file
+            # The service manager gives the output of the service the same identifier.
             fields = {"SYSLOG_IDENTIFIER": "mptcp-throttler", **getattr(record, "fields", {})}
             entry = journal.entry(self.format(record), _PRIORITIES.get(record.levelno, journal.ERROR), fields)
-            # Not connected: the journal may restart.
+            # The socket is not connected, because the journal may restart.
             self._socket.sendto(entry, self._address)
-        except OSError:  # or the journal is away or behind, or the entry is too large for a datagram
+        except OSError:  # also if the journal is down or busy, or the entry is too large for a datagram
             self._otherwise.emit(record)
         except Exception:
             self.handleError(record)
@@ -119,7 +121,7 @@ class _Faults(logging.Handler):
         self._pid, self._thread = os.getpid(), threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A child that answers a status request logs, too; it must not touch the loop's descriptors.
+        # A child that answers a status request logs as well; it must not use the descriptors of the parent's loop.
         if getattr(record, "told", False) or self._loop.is_closed() or os.getpid() != self._pid:
             return
         try:
@@ -136,7 +138,7 @@ class _Faults(logging.Handler):
 
 @contextmanager
 def faults_told(take: Callable[[float, str], None]) -> Iterator[None]:
-    """Pass to *take* the time (monotonic seconds) and text of warnings and errors logged meanwhile."""
+    """Call *take* with the time (monotonic seconds) and text of each warning and error logged in this context."""
     handler = _Faults(take)
     logger = logging.getLogger("mptcp_throttler")
     logger.addHandler(handler)
@@ -155,19 +157,19 @@ def tell(*lines: str, descriptors: Sequence[int] = ()) -> None:
 
 
 def _handler() -> logging.Handler:
-    """Return the log's handler: entries if stderr is the journal and it can be reached, otherwise lines."""
+    """Return the log's handler: it sends entries if stderr is the journal and can be reached, otherwise lines."""
     lines: logging.Handler = logging.StreamHandler(sys.stderr)
     lines.setFormatter(Lines(journal.is_journal()))
     if journal.is_journal():
         try:
             return Entries(lines, journal.SOCKET)
         except OSError:
-            pass  # lines, without fields
+            pass  # use lines, which have no fields
     return lines
 
 
 def log_to_stderr(level: int) -> None:
-    """Log *level* and above to stderr. If the watchdog ends the daemon (SIGABRT), log where it hung."""
+    """Log *level* and above to stderr. If the watchdog ends the daemon (SIGABRT), a traceback shows where it hung."""
     logging.basicConfig(level=level, handlers=[_handler()])
     for name, least in _TALKATIVE.items():
         logging.getLogger(name).setLevel(least)
@@ -177,23 +179,23 @@ def log_to_stderr(level: int) -> None:
 class CapLog:
     """Logs which subflows got or lost a cap: each one at debug level, otherwise one line per rule.
 
-    After a quiet time, that line comes a second after the first change, then once a minute while changes go on. So ten
-    thousand short downloads make one line a minute, and a cap on one subflow names it.
+    The line comes one second after the first change, then once a minute while changes go on. So ten thousand short
+    downloads cause one line a minute. If only one subflow changed, the line names it.
     """
 
     def __init__(self, subflows: Callable[[str], int]) -> None:
         """*subflows* returns how many subflows a rule caps, or would in a dry run."""
         self._subflows = subflows
         self._counts: dict[tuple[str, bool], Counter[str]] = {}
-        """By rule, and whether it was a dry run."""
+        """Number of changes since the last line, by rule and whether it was a dry run."""
         self._last: dict[tuple[str, bool], tuple[Decision, Verdict, str]] = {}
-        """The last of these changes. It is put in words only if it is logged, because most are only counted."""
+        """The last of these changes. Its text is made only when it is logged, because most changes are only counted."""
         self._is_dry = False
-        """The last decision was a dry run's."""
+        """Whether the last decision was a dry run."""
         self._changed = asyncio.Event()
 
     def decided(self, decision: Decision) -> None:
-        """Note what *decision* changed. When a dry run ends, subflows that it named have lost nothing."""
+        """Count the changes of *decision*. When a dry run ends, nothing is counted: the subflows had no real cap."""
         self._is_dry = is_dry = decision.is_dry
         if is_dry and decision.turns:
             return

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The observers: capture on every interface, path-manager events, sweeps of the sockets; all feed the tracker.
+"""The observers: packet capture on every interface, path-manager events, and sweeps of the sockets. All feed the
+tracker.
 
 A sweep of the existing sockets makes up for lost events. Reading captured segments takes at most a fixed share of a
-processor (:class:`ReadingShare`): nothing essential depends on it. An observer that fails is reopened until it works,
-while the others go on. What no event reports is looked up (``mptcp.questions``).
+processor (:class:`ReadingShare`), because nothing essential depends on them. If an observer fails, it is reopened until
+that succeeds; the others go on meanwhile. Changes that no event reports are looked up (``mptcp.questions``).
 """
 
 from __future__ import annotations
@@ -27,22 +28,24 @@ log = logging.getLogger(__name__)
 
 SUPERVISE_SECONDS = 1.0
 RESYNC_INTERVALS = 3
-"""Multiples of ``verify_interval`` between periodic resyncs: 30 s. A resync lists all sockets, and finds what neither
-events nor look-ups reported."""
+"""Interval of periodic resyncs, as a multiple of ``verify_interval``; by default 30 s. A resync lists all sockets, and
+so finds changes that neither events nor look-ups reported."""
 _BATCH = 256
-"""Frames read at once. Then the reconciler gets its turn, so that no subflow waits for a whole burst."""
+"""Maximum number of frames read at once. Then the reconciler runs, so that no subflow waits for a whole burst."""
 
 READING_SHARE: Final = 0.5
-"""Of a processor, in the long run."""
+"""Long-term share of a processor that reading may take."""
 READING_BURST_SECONDS: Final = 0.5
-"""Of processor time at once: some 15,000 segments, for example of thousands of simultaneous connections."""
+"""Processor time that reading may take at once: enough for some 15,000 segments, for example if thousands of
+connections begin together."""
 
 
 class ReadingShare:
-    """How much of a processor reading captured segments may take: anybody can send such segments.
+    """Limits the share of a processor that reading captured segments takes, because any host can send such segments.
 
-    The loop runs before all ordinary processes (``kernel.scheduling``). If it read a flood at full speed, it would take
-    the processor from the proxy. The kernel drops and counts what is not read in time. Times are arguments, in seconds.
+    The event loop has priority over all ordinary processes (``kernel.scheduling``). If it read a flood at full speed,
+    it would take the processor from the proxy. The kernel drops and counts segments that are not read in time. All
+    times are arguments, in seconds.
     """
 
     def __init__(self, now: float) -> None:
@@ -85,7 +88,7 @@ class Observers:
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        """Open every observer, then learn what exists already. Raises KernelError for a capture that fails."""
+        """Open every observer, then list the existing sockets. Raises KernelError for a capture that fails."""
         missing = self._kernel.mptcp_missing()
         if missing is not None:
             log.warning("%s", missing)
@@ -120,7 +123,7 @@ class Observers:
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
             if self._read_losses() or self._events is None:
-                self._tracker.want_resync()  # until one succeeds: a sweep may fail
+                self._tracker.want_resync()  # stays wanted until a resync succeeds: a sweep may fail
             if self._events is None:
                 self._try_events()
             self.ask_soon()
@@ -133,11 +136,11 @@ class Observers:
             if due or self._tracker.wants_resync:
                 try:
                     await self.resync(gently=True)
-                except KernelError as error:  # the next one may work
+                except KernelError as error:  # the next resync may succeed
                     log.error("resync: %s", error)
 
     async def resync(self, gently: bool = False) -> None:
-        """Give the tracker a sweep of the current sockets. Raises KernelError if it fails."""
+        """Sweep the current sockets, and pass them to the tracker. Raises KernelError if the sweep fails."""
         self.counters.resyncs += 1
         self._resynced = time.monotonic()
         resync = self._tracker.begin_resync(time.monotonic())
@@ -186,7 +189,7 @@ class Observers:
         self._events = None
 
     def ask_soon(self) -> None:
-        """Ask the kernel what the tracker wants to know, when that is due."""
+        """Look up the sockets that the tracker asks for, when that is due."""
         if self._asking is not None:
             return
         pause = self._tracker.questions.pause(time.monotonic())
@@ -210,7 +213,7 @@ class Observers:
         begun = time.thread_time()
         self._take_segments(capture)
         pause = self._reading.pause(time.monotonic(), time.thread_time() - begun)
-        # Pause this capture only and read the others in this turn: a flood on one must not keep the others from it.
+        # Pause only this capture, and still read the others: a flood on one interface must not delay the others.
         if pause and self._captures.get(capture.interface) is capture:
             self._loop.remove_reader(capture.fileno())
             self._loop.call_later(pause, self._read_again, capture)

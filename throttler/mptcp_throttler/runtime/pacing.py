@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Limits on the sockets of this host: passes samples to ``shaping.onset.downloads``, sets the limits it returns.
+"""Limits on the sockets of this host: passes samples to ``shaping.onset.downloads``, and sets the limits it returns.
 
-A killed daemon leaves on a socket its pacing limit and TCP_NOTSENT_LOWAT. The latter may date from the acceptance, and
-no list of sockets shows it. So a stop and ``cleanup`` lift everything from all sockets, and a start lifts unknown
-limits. A socket with nothing in flight takes the change with its next data, or at once on kernels that can
-(``limit_at_once``); if neither comes in time, it keeps its limit.
+A killed daemon leaves its pacing limit and TCP_NOTSENT_LOWAT on the sockets. TCP_NOTSENT_LOWAT may have been set when
+the socket was accepted, and no list of sockets shows it. So a stop and ``cleanup`` lift all limits from all sockets,
+and a start lifts unknown limits. A socket with nothing in flight takes the change when it sends its next data, or at
+once on kernels that support this (``limit_at_once``). If neither happens in time, the socket keeps its limit.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from mptcp_throttler.stages.stage import Consumer, Samples
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.5
-"""How long a stop waits until the limits of sockets are lifted: several round trips."""
+"""Maximum time, several round trips, that a stop waits until the limits of sockets are lifted."""
 BIRTHS_AT_ONCE = 128
-"""Prefixes whose births are set without a pause: a millisecond."""
+"""Number of prefixes whose birth settings are written without a pause: this takes a millisecond."""
 WAKE_SECONDS, WAKE_PART = 0.02, 20
-"""Pause after limits were set at once: seconds, or a multiple of how long it took, whichever is longer."""
+"""Pause after limits were set at once: the longer of these seconds and this multiple of the time that it took."""
 
 
 class SocketLimiter(Component, Consumer):
-    """One planner's soft caps on sockets of this host. If they cannot be paced, it does nothing: caps begin at once."""
+    """Sets one planner's soft caps on sockets of this host. If the kernel cannot pace sockets, it does nothing, and
+    caps begin at once."""
 
     by_request = True
     interval, period = STEP_SECONDS, SHARE_SECONDS
     urgent_share = 0.5
-    """Transitions take a second or two."""
+    """High, because a transition takes only a second or two."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class SocketLimiter(Component, Consumer):
     ) -> None:
         """*planned* is called after samples or the passing of time have changed the plan."""
         self.possible = self.can_rest = self.has_buffers = False
-        """Sockets can be paced, come back from a rest, have larger send buffers; known after :meth:`prepare`."""
+        """Whether sockets can be paced, come back from a rest, have larger send buffers; set by :meth:`prepare`."""
         self._planner = planner
         self._onsets = DownloadOnsets(planner)
         self._open_pacing: Callable[[], SocketPacing | None] | None = open_pacing
@@ -67,18 +68,18 @@ class SocketLimiter(Component, Consumer):
         self._planned = planned
         self._refused = False
         self._wakes = False
-        """A resting socket must get its limit at once."""
+        """Whether a resting socket must get its limit at once."""
         self._waking: asyncio.Future[None] | None = None
         self._births: Mapping[Network, Birth] = {}
         self._clients: dict[Network, Birth] = {}
-        """Of single clients; they take precedence."""
+        """Birth settings of single client addresses; they take precedence over those of prefixes."""
         self._differing: deque[Network] = deque()
-        """Prefixes whose births in the kernel may be out of date."""
+        """Prefixes whose birth settings in the kernel may be out of date."""
         self._births_are_set = False
-        """The kernel took the last of them."""
+        """Whether the kernel took the last birth settings."""
 
     async def prepare(self, policy: Policy) -> None:
-        """Open, once. Undo what a killed daemon set on sockets at their acceptance."""
+        """Open the pacing programs, at the first call only. Lift limits that a killed daemon set at acceptance."""
         if self._open_pacing is None:
             return
         pacing, self._open_pacing = self._open_pacing(), None
@@ -89,11 +90,11 @@ class SocketLimiter(Component, Consumer):
             await lift_births(pacing, self._sockets)
 
     def follow(self) -> bool:
-        """Follow some of the planner's moves; return whether that changed the plan."""
+        """Set the socket limits for some of the planner's moves; return whether that changed the plan."""
         return self.possible and self._set(self._onsets.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
-        """Take over the limits that a killed daemon left on sockets; those that no cap explains are lifted at once."""
+        """Take over the limits that a killed daemon left on sockets; lift at once those that no cap needs."""
         if not self.possible:
             return
         limits = self._onsets.adopt(subflows, time.monotonic())
@@ -102,23 +103,24 @@ class SocketLimiter(Component, Consumer):
             await asyncio.to_thread(self._pacing.limit_at_once)
 
     async def set_births(self, births: Mapping[Network, Birth]) -> None:
-        """Set how subflows accepted from now on begin, by the client's prefix.
+        """Set the birth settings of subflows accepted from now on, by the client's prefix.
 
-        Only changes are written: there may be ten thousand prefixes, and 65,536 single clients. The clients are written
-        only when the first births come or the last ones go. Many are set in turns with the loop; :meth:`set_clients` or
-        another call of this may come meanwhile. A subflow accepted meanwhile may begin as under the previous policy:
-        the program takes that back after its first segments (``programs/mptcp_throttler.c``); the first sample ends a
-        rest.
+        Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. All clients are
+        written only when the first prefixes get settings or the last ones lose them. The event loop runs in between;
+        :meth:`set_clients` or another call of this method may come meanwhile. A subflow accepted meanwhile may begin
+        with the settings of the previous policy. The BPF program reverts them after the first segments
+        (``programs/mptcp_throttler.c``); the first sample ends a rest.
         """
         if not self.possible:
             return
         before, self._births = self._births, births
         self._planner.births_rest |= any(birth.rests for birth in births.values())
         if self._births_are_set:
-            # A subflow that begins meanwhile may be in a class of either policy.
+            # A subflow that begins meanwhile may be in a class of the previous or of the new policy.
             self._planner.birth_classes = {*self._planner.birth_classes, *_classes(births)}
         if bool(before) is not bool(births):
-            # Before the first pause: a client that set_clients() forgets then is not written, and would stay.
+            # This must come before the first pause. If set_clients() removes a client during a pause, the client would
+            # otherwise not be written, and would stay in the kernel.
             self._differing.extend(self._clients)
         # Deletions first: they make room for additions.
         async for network in in_turns(before):
@@ -131,7 +133,7 @@ class SocketLimiter(Component, Consumer):
         self._planner.birth_classes = _classes(self._births) if self._births_are_set else ()
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
-        """Take which client addresses are now known to have a single path, and which no longer are."""
+        """Update the client addresses known to have a single path (True), or no longer known to have one (False)."""
         changes = of_clients(single)
         for network, birth in changes.items():
             if birth is None:
@@ -155,14 +157,14 @@ class SocketLimiter(Component, Consumer):
                 reasons.add(str(error))
             if self._differing:
                 await asyncio.sleep(0)
-        # The next call retries these.
+        # The next call retries the refused prefixes.
         self._differing.extend(refused)
         for reason in reasons:
             self._births_are_set = False
             log.error("%s", reason)
 
     def _birth(self, network: Network) -> Birth | None:
-        """Return the birth that a prefix must have now. A policy may name a client's address itself."""
+        """Return the birth settings that a prefix must have now. It may be a client's address that a policy names."""
         return (self._clients.get(network) or self._births.get(network)) if self._births else None
 
     def watches_any(self) -> bool:
@@ -188,14 +190,14 @@ class SocketLimiter(Component, Consumer):
             log.warning("%s; putting it right", problem)
 
     async def run(self) -> None:
-        """Ask again, forever, for released sockets whose time has come."""
+        """Call :meth:`follow` periodically, forever, so that released sockets are checked when that is due."""
         while True:
             await asyncio.sleep(SHARE_SECONDS)
             if self.follow():
                 self._planned()
 
     async def close(self) -> None:
-        """Lift all limits of the sockets, and wait a moment until that is done."""
+        """Lift all limits of the sockets, and wait a limited time until the sockets have taken it."""
         if not self.possible:
             return
         self.possible = False
@@ -238,7 +240,7 @@ class SocketLimiter(Component, Consumer):
             self._wakes = False
             began = time.monotonic()
             await asyncio.to_thread(self._pacing.limit_at_once)
-            # With ten thousand sockets it takes 10 ms, and clients may join all the time.
+            # With ten thousand sockets a run takes 10 ms, and joining clients may request one all the time.
             await asyncio.sleep(max(WAKE_SECONDS, WAKE_PART * (time.monotonic() - began)))
 
 
@@ -252,9 +254,9 @@ async def lift_all(
     seconds: float,
     instead: Mapping[int, SocketLimit] = MappingProxyType({}),
 ) -> tuple[int, Collection[KernelSubflow]]:
-    """Lift all limits of all sockets; return how many had a pacing limit, and those that keep it. *instead* has limits
-    to set in place of none, by cookie. Busy sockets may take them only a round trip later: wait at most *seconds*.
-    Raises KernelError."""
+    """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. *instead* has
+    the sockets, by cookie, that must get another limit instead of none. Busy sockets may take the change only a round
+    trip later: wait for them at most *seconds*. Raises KernelError."""
     found = await _listed(sockets)
     waiting = {each.four_tuple: each for each in found if each.tcp.max_pacing_rate is not None}
     limited = len(waiting)
@@ -269,8 +271,8 @@ async def lift_all(
 
 
 async def lift_births(pacing: SocketPacing, sockets: KernelSockets) -> None:
-    """Undo what a killed daemon set on sockets at their acceptance. Raises KernelError. Sockets with a pacing limit are
-    left out: they are known by it, and adopted with it."""
+    """Lift the limits that a killed daemon set on sockets when they were accepted. Raises KernelError. Sockets with a
+    pacing limit are left out: that limit shows that they were capped, so they are adopted."""
     begun = [each.cookie for each in await _listed(sockets) if each.tcp.max_pacing_rate is None]
     if not begun:
         return
@@ -288,7 +290,7 @@ async def _listed(sockets: KernelSockets) -> list[KernelSubflow]:
 
 
 def _still(waiting: dict[FourTuple, KernelSubflow], sockets: KernelSockets) -> dict[FourTuple, KernelSubflow]:
-    """Return the sockets of *waiting* that still have their limit, as they are now."""
+    """Return the current state of the sockets of *waiting* that still have their pacing limit."""
     now = sockets.look_up(list(waiting))
     same = {each: now[each] for each, before in waiting.items() if each in now and now[each].cookie == before.cookie}
     return {four_tuple: each for four_tuple, each in same.items() if each.tcp.max_pacing_rate is not None}

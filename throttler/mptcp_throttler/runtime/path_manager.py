@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Keeps the path manager in user space while the policy steers by order, so that it never costs anybody a path.
+"""Sets the user-space path manager while the policy steers by order, without any connection losing a path by it.
 
-Only that path manager can make one subflow backup among several that share the proxy's address. At
-``net.mptcp.pm_type`` 1, the kernel accepts joins only while somebody listens to the path manager's events; this holds
-for connections accepted then as long as they live. So a keeper (``kernel.mptcp_pm.keeper``) listens beside this
-process, from before the sysctl is set until the last such connection has ended. Meanwhile ``net.mptcp.stale_loss_cnt``
-is 3 instead of 4: a subflow whose path has died is left one timeout earlier.
+Only the user-space path manager can make one subflow backup among several that share the proxy's address. At
+``net.mptcp.pm_type`` 1, the kernel accepts joins only while a process listens to the path manager's events. This
+applies to each connection accepted at that setting, as long as it lives. So a keeper process
+(``kernel.mptcp_pm.keeper``) also listens, from before the sysctl is set until the last such connection has ended.
+Meanwhile ``net.mptcp.stale_loss_cnt`` is 3 instead of 4: the kernel then leaves a subflow whose path has died one
+timeout earlier.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from mptcp_throttler.runtime.logs import tell
 log = logging.getLogger(__name__)
 
 SYSCTLS = {PM_TYPE: "1", STALE_LOSS_COUNT: "3"}
-"""Below 3 the kernel (``mptcp_pm_subflow_chk_stale``) leaves a path only for one whose own count of timeouts is 0. That
-count stays 1 for a path that had data outstanding at the first timeout, and then waits for what the dead path lost."""
+"""Values that the daemon sets. Below 3, the kernel (``mptcp_pm_subflow_chk_stale``) leaves a path only for another path
+whose own count of timeouts is 0. That count stays 1 for a path that had data outstanding at the first timeout and then
+waits for the data that the dead path lost."""
 STORE_NAME = "path-manager"
-"""Of the event socket in the service manager's descriptor store, which survives the death of all our processes."""
+"""Name of the event socket in the service manager's descriptor store, which survives all processes of the daemon."""
 
 
 def needs_user_space(policy: Policy) -> bool:
-    """Return whether *policy* makes single subflows backup."""
+    """Return whether *policy* sets the backup flag of single subflows."""
     return any(rule.steer is not None and rule.steer.kind.sets_backup for rule in policy.enforced.rules)
 
 
@@ -49,19 +51,20 @@ class UserspacePathManager(Component):
         self._keeper: KeeperConnection | None = None
         self._commands: SubflowCommands | None = None
         self.in_force = False
-        """The policy in force needs the path manager in user space."""
+        """Whether the policy in force needs the user-space path manager."""
         self._lock = asyncio.Lock()
         """Guards the keeper: a reload must not interrupt its restart."""
 
     async def prepare(self, policy: Policy) -> None:
-        """Set what *policy* needs, the listener before the sysctls. Raises KernelError."""
+        """Start the listener and then set the sysctls, if *policy* needs them. Raises KernelError."""
         self.flags_note.find()
         if needs_user_space(policy):
             async with self._lock:
                 await self._hold()
 
     async def commit(self, policy: Policy) -> None:
-        """Put back what the policy in force does not need, or a killed predecessor left. Raises KernelError."""
+        """Restore the sysctls if the policy in force does not need them, or a killed predecessor left them set. Raises
+        KernelError."""
         async with self._lock:
             self.in_force = needs_user_space(policy)
             if not self.in_force:
@@ -78,8 +81,8 @@ class UserspacePathManager(Component):
         return self._commands
 
     async def verify(self) -> None:
-        """Set again what somebody changed, and restart a killed keeper. Raises KernelError."""
-        # A stop in between must find a keeper that knows everything.
+        """Set the sysctls again if another program changed them, and restart a killed keeper. Raises KernelError."""
+        # If the daemon stops meanwhile, the restarted keeper must already have the whole state.
         await asyncio.shield(self._verify())
 
     async def _verify(self) -> None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Brings the kernel to the planner's desired state, and keeps it there.
 
-The contract defines the order: a class is made before the entries that name it, and an entry is deleted before its
+docs/contract.md defines the order: a class is made before the entries that name it, and an entry is deleted before its
 class. A packet whose priority names a missing class would pass unshaped. If the kernel refuses a change, the other
-changes are made first; then the refused one is retried with growing pauses. Before a retry the actual state is read
+changes are made first; then the refused change is retried with growing pauses. Before a retry the actual state is read
 back, because a failed batch may have been applied in part.
 
-The periodic comparison with the kernel runs beside all this. It reads while changes go on, and ignores what was changed
-meanwhile. Only if something differs are changes stopped, until everything was read again and repaired.
+The periodic comparison with the kernel runs concurrently. It reads the kernel while changes go on, and ignores objects
+that were changed meanwhile. Only if an object differs, changes stop until the whole state was read again and repaired.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5
-"""Seconds between retries. Once the kernel takes changes again, its state is right within two seconds."""
+"""Seconds between retries. When the kernel accepts changes again, its state is right within two seconds."""
 _BATCH = 500
-"""Entries per call. Whatever became urgent meanwhile comes next, deletions first."""
+"""Entries per call. After each call, changes that became urgent meanwhile are made first, starting with deletions."""
 _CLASS_BATCH = 50
 _FEW = 16
 """Entries made without yielding to the event loop: well under a millisecond with ipset."""
@@ -63,13 +63,14 @@ class Reconciler:
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
         self._closed = False
-        """Everything of ours was removed: a task that waited for the lock must not put it back."""
+        """Whether all objects were removed: a task that waited for the lock must not make them again."""
         self._refused = False
-        """The kernel refused a change. Only :meth:`run` makes the next one, after it has read back the actual state."""
+        """Whether the kernel refused a change. Then only :meth:`run` makes further changes, after it has read back the
+        actual state."""
         self._in_hand: set[int | FourTuple] = set()
         """Classes and entries that are being changed right now."""
         self._changed: set[int | FourTuple] | None = None
-        """Classes and entries changed since the current reading began; None if there is none."""
+        """Classes and entries changed since the current comparison began to read; None if none is running."""
 
     async def prepare(self) -> None:
         """Take the interfaces, make or adopt sets and rules, and give the actual state to the planner."""
@@ -83,7 +84,7 @@ class Reconciler:
         entries, classes = self.planner.entries, self.planner.classes
         if self._closed or self._refused or self._lock.locked() or not 0 < len(entries.upserts) <= _FEW:
             return
-        # A joining subflow waits for no turn of the loop; usually its class exists.
+        # A joining subflow gets its entry without waiting for the loop; usually its class exists.
         ready = {key: target for key, target in entries.upserts.items() if target.minor not in classes.upserts}
         if not ready:
             return
@@ -93,7 +94,7 @@ class Reconciler:
                     entries.upserted(ready)
                     self.counters.entries_upserted += len(ready)
         except KernelError:
-            self._refused = True  # perhaps in part: run() finds out, retries and reports it
+            self._refused = True  # perhaps only a part was refused: run() reads the state, retries and reports it
 
     async def run(self) -> None:
         """Apply whenever woken, forever."""
@@ -117,18 +118,19 @@ class Reconciler:
                 self._wake.set()
 
     async def apply(self) -> None:
-        """Make all pending changes; none once closed. Raises KernelError with the first refusal, after the others."""
+        """Make all pending changes, unless closed. Raises KernelError with the first refusal, after the other changes
+        were made."""
         async with self._lock:
             while not (self._closed or self._settled):
                 await self._apply_once()
 
     async def verify(self) -> None:
-        """Compare the kernel with what we put there; count and repair differences. Interfaces that were left out are
-        tried again; once taken, their classes are found missing. Raises KernelError; then :meth:`run` tries again."""
+        """Compare the kernel with the recorded state; count and repair differences. Also try interfaces again that were
+        left out: when one is taken, its classes are found missing. Raises KernelError; :meth:`run` then retries."""
         try:
             problems = await self._differences()
         except KernelError as error:
-            problems = {str(error): 1}  # what cannot be read may be missing
+            problems = {str(error): 1}  # an object that cannot be read may be missing
         if not problems and not self._tc.left_out:
             return
         async with self._lock:
@@ -146,7 +148,7 @@ class Reconciler:
             changed = sum(problems.values())
             changed += await _differing(classes, self.planner.classes.actual, ClassSpec.same_as)
             changed += await _differing(entries, self.planner.entries.actual, Target.__eq__)
-            # An interface that is left out is logged once; the counter shows for how long.
+            # An interface that is left out is logged only once; the counter grows as long as it stays left out.
             self.counters.failures += len(self._tc.left_out)
         if changed:
             self.counters.repairs += changed
@@ -154,8 +156,8 @@ class Reconciler:
         await self.apply()
 
     async def close(self) -> None:
-        """Remove everything of ours: first what sends packets to classes, then the classes with their root. A failure
-        does not stop the rest. Raises KernelError with all failures."""
+        """Remove all objects: first the rules that send packets to classes, then the classes with their root qdisc. A
+        failure does not stop the rest. Raises KernelError with all failures."""
         failures = []
         async with self._lock:
             self._closed = True
@@ -172,9 +174,9 @@ class Reconciler:
         return self._tc.settled and self.planner.classes.settled and self.planner.entries.settled
 
     async def _apply_once(self) -> None:
-        """Make the pending changes; raise the first refusal. Return early if another change must come first."""
+        """Make the pending changes; raise the first refusal. Return early if a new change must be made first."""
         classes, entries = self.planner.classes, self.planner.entries
-        refused: list[KernelError] = []  # only the first; in a list: see ``event_loop``
+        refused: list[KernelError] = []  # only the first refusal, in a list for the reason given in ``event_loop``
 
         async def made(change: Awaitable[None], changed: Iterable[int | FourTuple] = ()) -> bool:
             try:
@@ -201,10 +203,10 @@ class Reconciler:
                 self.counters.classes_upserted += len(specs)
                 await asyncio.sleep(0)
         for keys in _batches(entries.upserts, _BATCH):
-            # Their class must exist first.
+            # The class of an entry must exist before the entry.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
             if len(batch) < len(keys) and not refused:
-                return  # a class became wanted meanwhile
+                return  # meanwhile the plan wants a new class, which must be made first
             if not batch or not await made(self._netfilter.upsert_entries(batch), batch):
                 continue
             entries.upserted(batch)
@@ -226,7 +228,7 @@ class Reconciler:
 
     @contextmanager
     def _changing(self, changed: Iterable[int | FourTuple]) -> Iterator[None]:
-        """Mark classes and entries as being changed, for a reading that is under way or begins meanwhile."""
+        """Mark classes and entries as being changed, so that a comparison that reads meanwhile ignores them."""
         self._in_hand = set(changed)
         if self._changed is not None:
             self._changed |= self._in_hand
@@ -236,7 +238,8 @@ class Reconciler:
             self._in_hand = set()
 
     async def _differences(self) -> dict[str, int]:
-        """Return differences in words; the values count differing objects other than entries and classes."""
+        """Return the differences: a description, and the number of objects, 0 for entries and classes, which
+        :meth:`verify` counts."""
         changed = self._changed = set(self._in_hand)
         try:
             wrong, classes = await self._tc.read()
@@ -262,7 +265,8 @@ class Reconciler:
         self.planner.adopt(classes, await self._netfilter.read_entries())
 
     async def _start_over(self) -> KernelError | None:
-        """After a refusal, prepare again: what our changes depend on may be gone. Return what was refused again."""
+        """Prepare again after a refusal, because objects that the changes depend on may be gone. Return the error if
+        that is refused as well."""
         async with self._lock:
             if not self._closed:
                 try:
@@ -273,7 +277,7 @@ class Reconciler:
 
 
 def _batches(pending: Collection[K], size: int) -> Iterator[list[K]]:
-    """Yield the pending keys in batches, without those that are no longer pending by then."""
+    """Yield the pending keys in batches, without keys that are no longer pending when their batch is due."""
     keys = iter(list(pending))
     while batch := list(islice(keys, size)):
         if left := [key for key in batch if key in pending]:
@@ -283,7 +287,7 @@ def _batches(pending: Collection[K], size: int) -> Iterator[list[K]]:
 async def _differing(
     believed: Mapping[K, V], found: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[object] = ()
 ) -> int:
-    """Return how many objects are *found* otherwise than *believed*, ignoring those that *changed* meanwhile."""
+    """Return how many objects differ between *believed* and *found*, without the objects in *changed*."""
     count = 0
     async for key in in_turns([*believed, *(found.keys() - believed.keys())]):
         if key not in changed:

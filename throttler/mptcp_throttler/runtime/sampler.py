@@ -5,7 +5,7 @@ A *sweep* lists all sockets in pieces; a *look-up* asks for single sockets, many
 subflows that it watches and the few that are urgent. The sampler sweeps as often as the most demanding consumer needs,
 or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. Sampling takes a fixed
 share of a processor: if a sample takes longer, samples come less often. ``KernelSubflow.read`` is the time when a
-socket was read; a sweep may take seconds. If nobody watches, nothing is sampled.
+socket was read, because a sweep may take seconds. While no consumer watches a subflow, nothing is sampled.
 """
 
 from __future__ import annotations
@@ -27,40 +27,41 @@ log = logging.getLogger(__name__)
 SWEEP_SHARE = 0.12
 """Share of a processor that sweeps and their consumers may take."""
 SLICE_SECONDS = 0.002
-"""How long the sampler works before it yields to the event loop: a join waits for one slice."""
+"""How long the sampler works before it yields to the event loop, because a new join must wait until the slice ends."""
 LOOKUP_CHUNK = 64
 CHECKED = 1024
-"""Subflows checked against the samples between two yields: about 0.3 ms."""
+"""Number of subflows that are checked against the samples between two yields: about 0.3 ms."""
 LOOKUP_COST = 2.0
-"""Cost of a look-up, relative to one socket of a sweep."""
+"""Cost of looking up one socket, as a multiple of the cost of one socket in a sweep."""
 SWEEP_COST = 300
-"""Fixed cost of a sweep, in sockets: the kernel walks its whole table, 1.4 ms."""
+"""Fixed cost of a sweep, expressed as a number of sockets: the kernel walks its whole hash table, which takes 1.4
+ms."""
 MAX_UNITED = 4000
-"""Up to this sum of watched subflows over all consumers, duplicates are removed before they are counted."""
+"""If all consumers together watch at most this many subflows, duplicates are removed before they are counted."""
 IDLE_SECONDS = 0.5
-"""Pause while nobody watches anything, and after a failure."""
+"""Pause while no consumer watches a subflow, and after a failure."""
 BUSY_SECONDS = 0.01
-"""Until a consumer that is taking samples is asked again for urgent subflows."""
+"""Pause until a consumer that is busy with samples is asked again for its urgent subflows."""
 REST = 1.5
-"""Pause of a gentle sweep after each slice, as a multiple of the work. Without it the process uses up its turn on the
-processor, and a join waits many milliseconds for other processes."""
+"""Pause of a gentle sweep after each slice, as a multiple of the slice's work. Without pauses the process uses up its
+time slice on the processor, and then a join waits many milliseconds while other processes run."""
 
 
 class _Fed:
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.turn = asyncio.Lock()
-        """Held while the consumer takes samples; during a whole sweep if it is not *by request*."""
+        """Lock that is held while the consumer takes samples; during a whole sweep if it is not *by request*."""
         self.looked_up = set[FourTuple]()
-        """Subflows given to it since the current sweep, or the look-ups in its place, began."""
+        """Subflows that the consumer got by urgent look-ups since the current sweep (or its replacement) began."""
         self.next_urgent = 0.0
         self.idle = True
-        """It had nothing urgent when last asked; it is asked again once the sampler is woken."""
+        """Whether the consumer had no urgent subflow when last asked; it is asked again when the sampler is woken."""
 
 
 class Sampler:
-    """Samples sockets for its consumers. During a sweep, only consumers *by request* also get look-ups; the others get
-    nothing else until they have taken it."""
+    """Samples sockets for its consumers. During a sweep, only consumers *by request* also get look-ups; the other
+    consumers get no samples until they have taken the sweep."""
 
     def __init__(
         self,
@@ -69,15 +70,16 @@ class Sampler:
         tracked: Callable[[], int],
         take: Callable[[Outcome], None],
     ) -> None:
-        """*tracked* returns how many sockets a sweep is expected to list; *take* takes the outcomes of the stages."""
+        """*tracked* returns the expected number of sockets of a sweep; *take* is called with each outcome of a
+        stage."""
         self.latest: dict[FourTuple, KernelSubflow] = {}
-        """Samples of the last sweep; partly newer while another one is under way."""
+        """Samples of the last sweep. While another sweep runs, some of them are already newer."""
         self.latest_time = float("-inf")
-        """When that sweep ended, monotonic seconds."""
+        """When the last sweep ended, monotonic seconds."""
         self.sweeps = 0
         self.lookups = 0
         self.sweep_seconds = 0.0
-        """Work of the last sweep and its consumers, without waiting."""
+        """Processing time of the last sweep and its consumers, seconds, without pauses."""
         self._sockets = sockets
         self._fed = [_Fed(consumer) for consumer in consumers]
         self._tracked = tracked
@@ -90,17 +92,17 @@ class Sampler:
         return {"sweeps": self.sweeps, "lookups": self.lookups, "sweep_seconds": round(self.sweep_seconds, 4)}
 
     def is_current(self) -> bool:
-        """Tell whether :attr:`latest` is at most a second old, or at most ten times what a sweep takes."""
+        """Tell whether :attr:`latest` is at most a second old, or at most ten times as old as a sweep takes."""
         return time.monotonic() - self.latest_time <= max(1.0, 10 * self.sweep_seconds)
 
     def cookies(self, since: float) -> set[int] | None:
         """Return the cookies of all sockets of the last sweep, or None if it ended before *since*, monotonic seconds.
-        While few subflows are watched, only resyncs sweep."""
-        # During a sweep, this includes what the one before found. 20,000 take 2 ms.
+        While few subflows are watched, only resyncs cause sweeps."""
+        # During a sweep, the result includes the sockets of the previous one. 20,000 sockets take 2 ms.
         return None if self.latest_time < since else {each.cookie for each in self.latest.values()}
 
     def wake(self) -> None:
-        """Note that there may be new urgent subflows, or the first watched ones."""
+        """Ask the consumers again, because they may have new urgent subflows, or their first watched ones."""
         self._wake_sweeps.set()
         self._wake_urgent.set()
 
@@ -113,7 +115,7 @@ class Sampler:
         self, wake: asyncio.Event, pause: Callable[[], float], sample: Callable[[], Awaitable[None]]
     ) -> None:
         while True:
-            # The loop gets its turn even if a sample is overdue.
+            # Let the event loop run even if a sample is overdue.
             await wait_at_most(wake, max(0.0005, pause()))
             wake.clear()
             try:
@@ -134,7 +136,7 @@ class Sampler:
         sets = [consumer.watched() for consumer in watching]
         affordable = (self._tracked() + SWEEP_COST) / LOOKUP_COST
         most = sum(map(len, sets))
-        # Building the union for ten thousand connections takes long.
+        # Do not build the union of the sets for ten thousand connections: this takes long.
         if most > max(affordable, MAX_UNITED) or len(watched := set().union(*sets)) > affordable:
             await self.sweep(gently=True)
             return
@@ -147,11 +149,11 @@ class Sampler:
     async def sweep(
         self, each_piece: Callable[[Sequence[KernelSubflow]], None] | None = None, gently: bool = False
     ) -> None:
-        """List all sockets; give each piece to *each_piece*, and then the whole to all consumers. *gently*: rest in
-        between, so that the process does not use up its turn on the processor. Raises KernelError."""
+        """List all sockets; pass each piece to *each_piece*, and then all samples to the consumers. *gently*: pause in
+        between, so that the process does not use up its time slice on the processor. Raises KernelError."""
         async with self._sweeping, self._stages_wait() as held:
             pace = _Pace(REST if gently else 0.0)
-            # Into ``latest``, in place: old samples are freed one by one as new ones come.
+            # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
             seen = set[FourTuple]()
             for piece in self._sockets.pieces():
                 for subflow in piece:
@@ -178,7 +180,7 @@ class Sampler:
             if now < fed.next_urgent:
                 continue
             if fed.turn.locked():
-                fed.idle = False  # ask it again
+                fed.idle = False  # the consumer is busy: ask it again
                 continue
             urgent = list(fed.consumer.urgent())
             fed.idle = not urgent
@@ -214,7 +216,7 @@ class Sampler:
 
     @asynccontextmanager
     async def _stages_wait(self) -> AsyncIterator[list[_Fed]]:
-        """Hold the turns of all consumers that are not *by request*; yield those held, released at the end."""
+        """Lock all consumers that are not *by request*; yield them, and unlock them at the end."""
         held: list[_Fed] = []
         for fed in self._fed:
             fed.looked_up.clear()
@@ -235,8 +237,8 @@ class Sampler:
         held: list[_Fed],
         looked_up: Set[FourTuple] | None = None,
     ) -> None:
-        """Give all consumers what was *found* of their watched subflows; of the urgent ones, too, unless only those of
-        *looked_up* were looked up."""
+        """Give all consumers the samples *found* of their watched subflows. After a sweep, include their urgent
+        subflows. *looked_up*: the requested subflows, if they were looked up instead of a sweep."""
         now = time.monotonic()
         for fed in self._fed:
             consumer, rest = fed.consumer, pace.rest
@@ -245,16 +247,16 @@ class Sampler:
                 await fed.turn.acquire()
                 held.append(fed)
                 pace.begin()
-                pace.rest = 0.0  # the consumer's look-ups wait meanwhile
+                pace.rest = 0.0  # no pauses, because the consumer's urgent look-ups wait until this ends
             urgent = consumer.urgent() if looked_up is None else ()
             if urgent or consumer.watches_any():
                 watched = consumer.watched()
                 asked = list(watched)
-                if urgent:  # only then: a set of all sockets takes long
+                if urgent:  # otherwise do not build this set: for all sockets it takes long
                     known = watched if isinstance(watched, Set) else frozenset(watched)
                     asked += [each for each in urgent if each not in known]
                 asked = await _without(asked, fed.looked_up, pace)
-                # A subflow that joined after the dump passed its hash bucket is missing from it, not closed.
+                # Look up missing subflows: one that joined after the dump passed its hash bucket is not closed.
                 missing = await _without(asked, found, pace)
                 if looked_up is not None:
                     missing = await _without(missing, looked_up, pace)
@@ -274,7 +276,7 @@ class Sampler:
 
 
 async def _without(asked: list[FourTuple], known: Collection[FourTuple], pace: _Pace) -> list[FourTuple]:
-    """Return *asked* without *known*, in slices: ten thousand take milliseconds."""
+    """Return *asked* without *known*, in slices, because ten thousand subflows take milliseconds."""
     if not known:
         return asked
     found: list[FourTuple] = []
@@ -285,7 +287,8 @@ async def _without(asked: list[FourTuple], known: Collection[FourTuple], pace: _
 
 
 class _Pace:
-    """Yields to the event loop in time and sums up the work. Samples have no cycles: the collector skips them."""
+    """Yields to the event loop in time, and sums up the processing time. The garbage collector skips the samples,
+    because they have no cycles."""
 
     def __init__(self, rest: float = 0.0) -> None:
         """*rest*: pause after a slice, as a multiple of its work."""

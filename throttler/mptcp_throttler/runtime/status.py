@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Answers the status socket (docs/status.md): a client sends one line and reads one JSON document until the end.
 
-Each answer is made by a child, a copy of the daemon at that moment (fork(2)). So it is consistent, and only the copying
-of page tables holds up the event loop, however many connections there are and however slow the client is. The child
-keeps only the client and the log open.
+Each answer is made by a child process, a copy of the daemon at that moment (fork(2)). So the answer is consistent, and
+only the copying of page tables delays the event loop, even with many connections or a slow client. The child keeps only
+the client's socket and the log open.
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ from mptcp_throttler.views.requests import LARGEST_REQUEST, Request, RequestErro
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 30
-"""Maximum lifetime of a child: a client that does not read gets no more."""
+"""Maximum lifetime of a child, in case the client does not read."""
 AGAIN_SECONDS = 1.0
 """Pause after a failed accept."""
 MAX_ANSWERS = 4
-"""Children at a time; further clients wait."""
+"""Maximum number of children at a time; further clients wait."""
 PIECE_BYTES = 1 << 16
 SILENT_SECONDS = 2.0
-"""A client that has sent nothing by then has nothing to send. One that lacks a processor may need a while."""
+"""How long to wait for the first byte of a request; after that the request counts as empty. A client on a busy host may
+need some time."""
 LINE_SECONDS = 5.0
-"""Limit of a pause within a line."""
+"""Maximum pause of a client within its line."""
 NICE = -10
-"""After the daemon, before the proxy: the whole status takes 0.16 s of work with 10,000 connections."""
+"""Priority of a child: below the daemon's, above the proxy's. With 10,000 connections the whole status takes 0.16 s of
+processing."""
 _STDERR = 2
 
 
@@ -53,8 +55,8 @@ class StatusServer(Component):
     """Answers each connection to the socket at *path* with the pieces that *answer* yields for its line."""
 
     def __init__(self, path: Path, answer: Callable[[bytes], Iterator[bytes]], group: str | None = None) -> None:
-        """*answer* runs in a child: it may take its time, and its changes do not reach the daemon. Members of *group*
-        may ask, besides root; None: the daemon's own group."""
+        """*answer* runs in a child: it may be slow, and its changes do not affect the daemon. Besides root, the members
+        of *group* may send requests; None means the daemon's own group."""
         self._path = path
         self._group = group
         self._answer_to = answer
@@ -73,7 +75,7 @@ class StatusServer(Component):
             self._path.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.setblocking(False)
-            old_mask = os.umask(0o177)  # owner only, until it has its group
+            old_mask = os.umask(0o177)  # only the owner may connect until the socket has its group
             try:
                 listener.bind(str(self._path))
             finally:
@@ -92,7 +94,7 @@ class StatusServer(Component):
         self._listen()
 
     async def verify(self) -> None:
-        """Listen again if somebody removed or replaced the socket. Raises KernelError."""
+        """Listen again if another program removed or replaced the socket. Raises KernelError."""
         with suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 return
@@ -122,7 +124,8 @@ class StatusServer(Component):
         except BlockingIOError:
             return
         except OSError as error:
-            # Out of descriptors or memory: the client is still there, and an immediate retry would be a busy loop.
+            # The process is out of descriptors or memory. The client still waits in the queue, so that an immediate
+            # retry would be a busy loop.
             log.error("status: %s", error.strerror)
             self._loop.remove_reader(self._listener)
             self._loop.call_later(AGAIN_SECONDS, self._listen)
@@ -140,8 +143,9 @@ class StatusServer(Component):
             self._loop.add_reader(self._listener, self._accept)
 
     def _answer(self, client: socket.socket) -> None:
-        """Have a child answer *client*. Raises OSError if there cannot be one."""
-        # A signal meant for the parent but delivered to the child would wake our loop through the pipe they share.
+        """Start a child that answers *client*. Raises OSError if the fork fails."""
+        # Block signals: parent and child share the loop's wake-up pipe, so a signal to the child would wake the
+        # parent's loop.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             child = os.fork()
@@ -167,7 +171,7 @@ class StatusServer(Component):
 
 
 def _reap(child: int) -> None:
-    # If SIGCHLD was inherited as ignored, the kernel has reaped the child.
+    # If the daemon inherited SIGCHLD as ignored, the kernel has already reaped the child.
     with suppress(ChildProcessError):
         os.waitpid(child, 0)
 
@@ -183,7 +187,8 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
         signal.alarm(ANSWER_SECONDS)
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, NICE)
-        # The daemon must be able to release what it holds (its lock, for example) while a client reads slowly.
+        # Close the daemon's other descriptors, so that it can release its lock, for example, while a client reads
+        # slowly.
         os.closerange(_STDERR + 1, client.fileno())
         os.closerange(client.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         line = _read_line(client)
@@ -192,10 +197,10 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
             for at, piece in enumerate(answer(line)):
                 file.write(piece)
                 if at == 0:
-                    file.flush()  # the client sees at once that an answer comes
+                    file.flush()  # so that the client sees at once that an answer comes
         code = 0
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the client went away
+        pass  # the client has closed its end
     except Exception:
         log.exception("status")
     finally:
@@ -218,15 +223,15 @@ def _read_line(client: socket.socket) -> bytes:
     return line.partition(b"\n")[0]
 
 
-# The answers: one function of ``runtime.answers`` per query
+# The answers: each query has one function in ``runtime.answers``
 
 
 def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
-    """Yield the JSON answer to *line* in pieces; for an empty line, the whole status. An answer is one line: without an
-    end of line it was cut off."""
+    """Yield the JSON answer to *line* in pieces; an empty line asks for the whole status. A complete answer is one line
+    with its end of line; otherwise it was cut off."""
     try:
         yield from _pieces(snapshot, parse_request(line))
-    except RequestError as error:  # before any part of an answer
+    except RequestError as error:  # raised before any part of the answer was sent
         yield _encoded({"schema": SCHEMA, "error": str(error)})
     yield b"\n"
 
@@ -281,5 +286,5 @@ def _long(head: Mapping[str, object], key: str, items: Iterable[object]) -> Iter
 def _encoded(value: object) -> bytes:
     try:
         return msgspec.json.encode(value)
-    except UnicodeEncodeError:  # half a surrogate pair, of a request or a file's name: it may pass escaped
+    except UnicodeEncodeError:  # half a surrogate pair, from a request or a file's name: send it escaped
         return json.dumps(value, default=attrgetter("value")).encode()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tunnels of Multipath UDP under the same policy: asks their daemon for them, and tells it the classes of their paths.
+"""Tunnels of Multipath UDP under the same policy: queries the tunnel daemon, and sends it the classes of their paths.
 
-Netfilter does not see a tunnel's packets: the BPF program that splits them redirects them to an interface. So that
-program also sets their class. One request a second states the class of every path, and its answer lists the tunnels;
-a change of classes triggers a request at once. To everything else a tunnel looks like a connection: its paths appear
-among the sockets (:meth:`Tunnels.beside`) and take entries (:meth:`Tunnels.beside_netfilter`).
+Netfilter does not see a tunnel's packets, because the BPF program that splits them redirects them to an interface. So
+that program also sets their class. Once a second, a request states the class of every path, and the answer lists the
+tunnels; a change of classes triggers a request at once. For all other modules a tunnel looks like a connection: its
+paths appear among the sockets (:meth:`Tunnels.beside`) and take entries (:meth:`Tunnels.beside_netfilter`).
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ class Tunnels(Component):
         changed: Callable[[Sequence[KernelEvent]], None],
         counted: Callable[[int, int, int], None],
     ) -> None:
-        """*changed* takes events of paths; *counted* a cookie and the bytes sent and received before it was known."""
+        """*changed* is called with events of paths; *counted* with a path's cookie and the bytes that it sent and
+        received before it became known."""
         self._settings, self._ask = settings, kernel.ask_tunnels
         self._changed, self._counted = changed, counted
         self.table = TunnelTable(settings.ownership.tunnel_ports)
         self.wanted: dict[FourTuple, Target] = {}
         self.classes: Mapping[int, ClassSpec] = {}
-        """By minor number, from the planner of downloads."""
+        """Classes by minor number, from the planner of downloads."""
         self._began = time.time_ns()
         self._ever: dict[int, None] = {}
-        """Numbers of paths known once: the newest :data:`REMEMBERED`."""
+        """Numbers of the last :data:`REMEMBERED` paths that were ever known."""
         self._said: set[tuple[str, int]] = set()
-        """Tunnels that a warning has already reported as left alone."""
+        """Name and port of tunnels that a warning has already reported as outside ``tunnel_ports``."""
         self._heard = time.monotonic()
         self._answers = True
         self._is_prepared = False
@@ -69,7 +70,7 @@ class Tunnels(Component):
         return None if path is None else path.interface
 
     async def prepare(self, policy: Policy) -> None:
-        """Ask for the first time, and adopt the classes that a killed daemon left."""
+        """Query the tunnel daemon for the first time, and adopt the classes that a killed daemon left."""
         if self._is_prepared or not self.table.ports:
             return
         self._is_prepared = True
@@ -85,22 +86,22 @@ class Tunnels(Component):
             told = self._classes()
             self._changed(await self._exchange({"classes": told}))
             if self._classes() != told:
-                self._wake.set()  # their daemon restarted, or a path has another address
+                self._wake.set()  # the tunnel daemon restarted, or a path has another address
             await asyncio.sleep(REST_SECONDS)
         await super().run()
 
     async def release(self) -> None:
-        """Take all paths out of our classes."""
+        """Take all paths out of the throttler's classes."""
         self.wanted.clear()
         if self.table.ports:
             await self._exchange({"classes": {}})
 
     def beside(self, sockets: KernelSockets) -> KernelSockets:
-        """Return *sockets* with the paths among them."""
+        """Return *sockets*, extended by the paths of tunnels."""
         return _SocketsAndPaths(sockets, self) if self.table.ports else sockets
 
     def beside_netfilter(self, netfilter: Netfilter) -> Netfilter:
-        """Return *netfilter*, with entries of paths handled here."""
+        """Return a wrapper of *netfilter* that passes entries of paths to this object."""
         return _NetfilterAndPaths(netfilter, self) if self.table.ports else netfilter
 
     def want(self, entries: Mapping[FourTuple, Target]) -> dict[FourTuple, Target]:
@@ -122,8 +123,8 @@ class Tunnels(Component):
         return others
 
     def _classes(self) -> dict[str, list[int]]:
-        """Return the class handle of each path number, and its ceil, bits/s (0: no bound): with that, the tunnel need
-        not find the rate by losses."""
+        """Return the class handle and ceil, bits/s (0: no bound), of each path number. The tunnel gets the ceil so that
+        it need not find the rate by losses."""
         found, major = {}, self._settings.ownership.htb_major
         for four_tuple, target in self.wanted.items():
             if (path := self.table.paths.get(four_tuple)) is not None:
@@ -141,7 +142,7 @@ class Tunnels(Component):
             if self._answers:
                 log.warning("tunnels: %s: %s; asking again each second", socket, str(error) or "no answer")
             self._answers = False
-            # Packets flow on without the daemon, by its last answer.
+            # Packets flow on while the tunnel daemon is down, so its last answer stays valid for a while.
             return self.table.take({"tunnels": ()}, now) if now - self._heard > GONE_SECONDS else []
         if not self._answers:
             log.info("tunnels: %s answers", socket)
@@ -153,8 +154,8 @@ class Tunnels(Component):
         return events
 
     def _count_from_here(self, before: Set[int]) -> None:
-        """Do not count what a path carried before this daemon began, or before the path came back, unless the ledger
-        still knows it. *before*: numbers of the paths known until now."""
+        """Exclude the bytes that a path carried before this daemon began, or before the path came back, unless the
+        ledger still has the path's counters. *before*: numbers of the paths known until now."""
         for path in self.table.paths.values():
             if path.number in before:
                 continue

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Birth settings: what new subflows get from their first segment on, by the client's prefix. Pure.
+"""Birth settings: socket settings that new subflows have from their first segment on, by the client's prefix. Pure.
 
-A capped subflow must have little unsent data, which cannot move to another path, and few initial segments, which leave
-before anything is known of the connection. If the client's address suffices to decide that a path is capped, its
-subflows are accepted with such settings, and into the class of a path cap: if hundreds begin at a time, entries would
-come after the first segments. A client known to have a single path gets only a large bound on unsent data, which costs
-nothing: if a second path comes up, the cap finds little to drain.
+A capped subflow must have little unsent data, because unsent data cannot move to another path. It must also send few
+initial segments, because they leave before the throttler knows the connection. If the client's address suffices to
+decide that a path is capped, the kernel accepts its subflows with such settings, and into the class of a path cap: if
+hundreds begin at a time, their entries would come after the first segments. A client known to have a single path gets
+only a large bound on unsent data. This costs no goodput, and if a second path comes up, little data must drain before
+the cap begins.
 
-The small bound is lifted from a socket that leaves a soft cap; a socket that never gets one keeps the bound for its
-first 450 kB (``kernel/sockets/programs``). So only prefixes whose every subflow gets a soft cap have the small bound.
-A cap with an immediate onset gives only its class.
+The small bound is lifted when a socket leaves a soft cap. A socket that never gets a soft cap keeps the bound for its
+first 450 kB (``kernel/sockets/programs``), so only prefixes whose subflows all get a soft cap have the small bound. A
+cap with an immediate onset sets only the class.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
 
 UNSENT_SECONDS = 0.001
-"""Unsent data, in time at the cap's rate: one segment up to some 10 Mbit/s, assigned only when one can leave."""
+"""Bound on unsent data, as time at the cap's rate. Up to about 10 Mbit/s this is one segment, so that the scheduler
+assigns data only when a segment can leave."""
 INITIAL_WINDOW_SECONDS = 0.004
-"""Initial window, in time at the cap's rate: small, because many connections may begin at a time."""
+"""Initial window, as time at the cap's rate. It is small, because many connections may begin at the same time."""
 MIN_WINDOW, MAX_WINDOW = 2, 10
-"""Segments; the kernel's default is 10."""
+"""Limits of the initial window, segments; the kernel's default is 10."""
 AS_USUAL = Birth()
 REST_AT_ONCE: Final = 1_000_000
-"""Bits/s. Up to this cap, an assignment takes 0.5 s or more: the subflow rests until the others carry too little."""
+"""Bits/s. Under a cap up to this rate, one assignment takes 0.5 s or more, so a joining subflow rests from the start,
+until the others carry too little."""
 LARGE_BOUND = 65_536
 """Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s."""
 UNANTICIPATED = Birth(not_sent=LARGE_BOUND)
@@ -64,7 +67,7 @@ def births(
     policy: Policy, open_rules: Sequence[bool], class_of: Callable[[ScopeKey], int | None], *, rests: bool = False
 ) -> dict[Network, Birth]:
     """Return the birth settings by client prefix, under the rules of *policy* that are open. *class_of* returns the
-    handle of a cap's class, None if it has none yet. *rests* is as for :func:`under_cap`."""
+    handle of a cap's class, or None if the cap has none yet. *rests* has the same meaning as for :func:`under_cap`."""
     rules = [
         rule
         for rule, is_open in zip(policy.rules, open_rules, strict=True)
@@ -81,12 +84,12 @@ def births(
     # The look-up maps IPv4 addresses into IPv6, but an IPv6 prefix of a policy must not match IPv4 clients.
     if any(found.get(network, AS_USUAL) != AS_USUAL for network in _AROUND_IPV4):
         found.setdefault(_ALL_IPV4, AS_USUAL)
-    # The prefixes without settings matter only as exceptions within one that has some.
+    # Prefixes without settings matter only as exceptions within a prefix that has settings.
     return found if any(birth != AS_USUAL for birth in found.values()) else {}
 
 
 def with_exceptions(found: Mapping[Network, Birth], networks: Collection[Network]) -> dict[Network, Birth]:
-    """Return the birth settings *found* without any for clients in *networks*."""
+    """Return the birth settings *found*, with exceptions for clients in *networks*, which get none."""
     if not found or not networks:
         return dict(found)
     inside = Prefixes((each, True) for each in networks)
@@ -133,5 +136,6 @@ class _Decided:
         self._of = Prefixes((network, places[path.name]) for path in deciding for network in path.clients or ())
 
     def before(self, network: Network, place: int) -> bool:
-        """Tell whether a rule above *place* decides on all of *network*; smaller networks have their own settings."""
+        """Tell whether a rule above *place* decides on all of *network*. Smaller networks have settings of their
+        own."""
         return self._of_all < place or any(each < place for each in self._of.around(network))

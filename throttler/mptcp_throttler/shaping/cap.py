@@ -13,13 +13,14 @@ from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
 MIN_RATE = 8_000
-"""Bits/s, of a class that compensates an overshoot: the minimum that a policy accepts."""
+"""Minimum rate, bits/s, of a class that compensates an overshoot. It is the minimum that a policy accepts."""
 PATHS_SHARE = 128
-"""One number in so many is reserved for path caps, so that a reload from client caps, which use all others, works."""
+"""One of this many numbers is reserved for path caps. So a reload from a policy with client caps, which may use all
+other numbers, succeeds."""
 
 
 class PlanError(Exception):
-    """No plan is possible: the message says what ran out."""
+    """No plan is possible; the message names the resource that is used up."""
 
 
 class Level(NamedTuple):
@@ -39,19 +40,20 @@ class Member:
 
     four_tuple: FourTuple
     token: int | None = None
-    """None once the subflow has ended."""
+    """Token of the connection; None after the subflow has ended."""
     cap: LiveCap | None = None
-    """Its cap, already while the onset is pending."""
+    """The subflow's cap, also while the onset is pending."""
     held_by: LiveCap | None = None
-    """Another cap, whose class its entry still points to until the onset is complete or the ended subflow drained."""
+    """Another cap, to whose class the entry still points until the onset is complete or the ended subflow has
+    drained."""
     in_class: bool = False
-    """Its socket was accepted into the class of its cap: its first segments go there without an entry."""
+    """Whether the socket was accepted into the class of its cap. Then its first segments go there without an entry."""
     young: bool = False
-    """It got its cap when young, without a transition, and has not been sampled since."""
+    """Whether it got its cap when young, without a transition, and has not been sampled since."""
     rests: bool = False
-    """The scheduler must assign it nothing."""
+    """Whether the scheduler must not assign data to it."""
     decided: float | None = None
-    """Time of the decision on its cap or the cap's rate, by the planner's clock; None once that is in force."""
+    """Time of the decision on its cap or the cap's rate, by the planner's clock; None when the cap is in force."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,34 +64,34 @@ class LiveCap:
     minor: int
     direction: Direction
     throttle: Throttle
-    """What the class has now."""
+    """Limits that the class has now."""
     wanted: Throttle
-    """What the class must have once the onsets of its users are complete."""
+    """Limits that the class must have when the onsets of its users are complete."""
     mark: int = 0
     users: dict[FourTuple, Member] = field(default_factory=dict)
     pending: set[FourTuple] = field(default_factory=set)
     """Users whose onset is not complete."""
     falling: set[FourTuple] = field(default_factory=set)
-    """Pending users from before the throttle was lowered: the new rate waits only for these."""
+    """Pending users that had the cap before its throttle was lowered. The new rate waits only for these."""
     unsettled: set[Member] = field(default_factory=set)
     """Users on which the cap or its present rate is not in force yet."""
     interim: dict[FourTuple, int] = field(default_factory=dict)
-    """Bits/s of users on their way down to the throttle."""
+    """Interim rates, bits/s, of users whose rate still falls to the throttle."""
     held: int = 0
-    """Number of non-users with entries to its class."""
+    """Number of subflows that do not use the cap but still have an entry for its class."""
     idle_since: float = 0.0
     room: int = 1
     """Number of users for which the queue is sized: a power of two, so that it seldom changes."""
     level: Level | None = None
     lowered: float | None = None
-    """Share of its rate that the class has while it compensates an overshoot."""
+    """Share of its rate that the class has while it compensates an overshoot; None otherwise."""
     owed: float = 0.0
-    """Bits that bypassed its class, as of ``owed_at`` (``onset.rate_transition``)."""
+    """Debt at ``owed_at``: bits that bypassed the class (``onset.rate_transition``)."""
     owed_at: float = 0.0
     allowance: float = 0.0
-    """Bits that its transitions may still send."""
+    """Bits that the cap's transitions may still send past it."""
     allowance_used: float | None = None
-    """When a transition last began or sent."""
+    """When a transition last began or sent data; None if there was none."""
 
     @property
     def ceil(self) -> int:
@@ -97,11 +99,11 @@ class LiveCap:
         return self.wanted.ceil if self.lowered is None else max(MIN_RATE, int(self.wanted.ceil * self.lowered))
 
     def usual(self, rate: int) -> int:
-        """Return *rate* as it is without compensation."""
+        """Return the value that *rate* has without compensation."""
         return rate if self.lowered is None else round(rate / self.lowered)
 
     def make_room(self) -> bool:
-        """Fit the room to the users; return whether it changed."""
+        """Adapt the room to the number of users; return whether it changed."""
         before = self.room
         while self.room < len(self.users):
             self.room *= 2
@@ -135,14 +137,14 @@ class ClassNumbers:
         self._next = FIRST_MINOR
 
     def take(self, found: int | None, in_kernel: Container[int], *, of_path: bool) -> int:
-        """Return *found* if a class *in_kernel* has it and no cap does, otherwise a number that no cap and, if
-        possible, no class has. *of_path*: it is for a path cap. Raises :class:`PlanError`."""
+        """Return *found* if a class *in_kernel* has this number and no cap uses it. Otherwise return a number that no
+        cap and, if possible, no class has. *of_path*: the number is for a path cap. Raises :class:`PlanError`."""
         size = LAST_MINOR - FIRST_MINOR + 1
         left = size - (FIRST_MINOR <= self._htb_major <= LAST_MINOR) - len(self._used)
         if left <= (0 if of_path else size // PATHS_SHARE):
             raise PlanError(f"no HTB class is left: {len(self._used)} caps are in use; share caps by path or by client")
         if found is None or found in self._used or found not in in_kernel:
-            # With the root's number, the leaf qdisc of the class would have the root's handle.
+            # Avoid the root's number: the leaf qdisc of the class would have the handle of the root.
             found = next(
                 minor
                 for avoided in (in_kernel, ())

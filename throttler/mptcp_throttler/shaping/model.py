@@ -17,19 +17,21 @@ V = TypeVar("V")
 MTU = 1514
 """Bytes of a full Ethernet frame."""
 SEGMENT_SECONDS = 0.005
-"""How long one segment may occupy a cap: this, not the queue, bounds latency (docs/design.md)."""
+"""Maximum time that one segment may occupy a cap. This, not the queue, limits the latency (docs/design.md)."""
 QUEUE_SECONDS = {Direction.DOWN: 0.0075, Direction.UP: 0.06}
-"""How long a full leaf queue takes to drain (docs/design.md). Down it is short, so that losses govern the congestion
-window, not the stack's limit on data queued below it: the scheduler takes window over RTT for the path's rate, and
-would assign a capped subflow three times what it can send, at the cost of the other path. Up it is long: no stack of
-ours waits, and BBR takes many losses for a policer and then keeps its rate for 48 round trips."""
+"""How long a full leaf queue takes to drain (docs/design.md). For downloads it is short, so that losses limit the
+congestion window before the stack's limit on queued data does. Otherwise the window would grow too large: the scheduler
+estimates the path's rate as window over RTT, and would assign a capped subflow three times the data that it can send,
+at the cost of the other path. For uploads it is long: the sender is another host, and if BBR there sees many losses, it
+assumes a policer and keeps its rate for 48 round trips."""
 QUEUE_FLOOR = 4
 BURST_SECONDS = 0.002
 GSO_FLOOR = 2 * MTU
 GENTLE_FALL = 0.7
-"""A fall to at least this share of the rate needs no transition."""
+"""A fall of the rate needs no transition if the new rate is at least this share of the old one."""
 BURST_TOLERANCE = 0.02
-"""The kernel stores a burst as time in ticks of 64 ns, so it reads back rounded, the more so at high rates."""
+"""Relative tolerance in the comparison of bursts. The kernel stores a burst as time in ticks of 64 ns, so the value
+read back is rounded, most of all at high rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class ClassSpec:
     queue_packets: int
 
     def same_as(self, other: ClassSpec) -> bool:
-        """Tell whether two classes shape alike, up to the kernel's rounding of bursts."""
+        """Tell whether two classes shape alike, apart from the kernel's rounding of bursts."""
         exact = (self.minor, self.rate, self.ceil, self.quantum, self.queue_packets)
         return exact == (other.minor, other.rate, other.ceil, other.quantum, other.queue_packets) and all(
             abs(mine - theirs) <= max(2, BURST_TOLERANCE * theirs)
@@ -96,20 +98,21 @@ class Target:
 
     minor: int
     mark: int
-    """Already shifted into the mark mask."""
+    """Mark bits, already shifted into the mark mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class SocketLimit:
-    """Limits of one subflow's socket; None is no limit."""
+    """Limits of one subflow's socket; None means no limit."""
 
     rate: int | None = None
-    """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler takes it for the rate of the path. At 0 it skips the path
-    (mptcp_subflow_get_send(), net/mptcp/protocol.c): the subflow rests."""
+    """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler uses it as the rate of the path. If it is 0, the scheduler skips
+    the path (mptcp_subflow_get_send(), net/mptcp/protocol.c), and the subflow rests."""
     not_sent: int | None = None
     """TCP_NOTSENT_LOWAT, bytes: the scheduler assigns nothing more while more than this is unsent."""
     send_buffer: int | None = None
-    """Minimum size, bytes. Setting it is permanent: the kernel no longer fits the buffer to the window."""
+    """Minimum size of the send buffer, bytes. Setting it is permanent: the kernel no longer adapts the buffer to the
+    window."""
 
 
 NO_LIMIT = SocketLimit()
@@ -117,21 +120,21 @@ NO_LIMIT = SocketLimit()
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """Settings of a subflow's socket from its acceptance on; None leaves the kernel's own."""
+    """Settings of a subflow's socket from its acceptance on; None leaves the kernel's value."""
 
     not_sent: int | None = None
     """As in :class:`SocketLimit`."""
     initial_window: int | None = None
-    """Segments."""
+    """Initial congestion window, segments."""
     class_id: int | None = None
-    """SO_PRIORITY: handle of the class for its first segments, until it has an entry."""
+    """SO_PRIORITY: handle of the class that shapes the subflow's first segments, until it has an entry."""
     rests: bool = False
-    """It rests if it is a join (``stages.resting``)."""
+    """Whether the subflow rests if it is a join (``stages.resting``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The names and numbers of the throttler's own kernel objects; docs/contract.md."""
+    """The names and numbers of the throttler's own kernel objects (docs/contract.md)."""
 
     listen_ports: tuple[int, ...] = (PROXY_PORT,)
     tunnel_ports: tuple[int, ...] = ()
@@ -142,7 +145,7 @@ class Ownership:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Local ports of everything under the policy."""
+        """Local ports of all connections and tunnels under the policy."""
         return (*self.listen_ports, *self.tunnel_ports)
 
     @property
@@ -156,12 +159,13 @@ class Ownership:
 
 
 LINK_MINOR = 0xFFFE
-"""The inner class of the whole link: leaf classes borrow from it up to their ceil."""
+"""Minor number of the inner class of the whole link. Leaf classes borrow from it up to their ceil."""
 DEFAULT_MINOR = 0xFFFF
-"""The leaf class of uncapped traffic."""
+"""Minor number of the leaf class of uncapped traffic."""
 FIRST_MINOR = 0x10
 LAST_MINOR = 0x7FEF
-"""A leaf qdisc has the minor number of its class as handle; from 0x8000 on the kernel numbers qdiscs itself."""
+"""Highest minor number of a cap's class. A leaf qdisc uses the minor number of its class as its handle, and the kernel
+assigns handles from 0x8000 on itself."""
 NFT_TABLE = "mptcp_throttler"
 PLAIN_TCP_TABLE = "mptcp_throttler_plain"
 UPLOAD_DEVICE = "mptcp-up"
@@ -169,14 +173,16 @@ UPLOAD_DEVICE = "mptcp-up"
 RULE_COMMENT = "mptcp-throttler"
 SET_PREFIX = "mptcp-throttler"
 SMALL_PACKET = {4: 20 + 60, 6: 40 + 60}
-"""Bytes of IP and longest TCP header, by IP version. Packets up to this bypass the class: pure ACKs must not queue."""
+"""Bytes of the IP header and the longest TCP header, by IP version. Packets up to this size bypass the class, because
+pure ACKs must not queue."""
 MAX_ENTRIES = 131_072
-"""Per ipset: subflows capped at the same time."""
+"""Maximum number of entries of an ipset, and so of subflows capped at the same time."""
 
 
 class DeltaTracker(Generic[K, V]):
-    """Desired and actual state of one kind of kernel object, and their difference, kept by each change in O(1) as in
-    Calico's delta tracker. *same* compares an actual and a desired value: the kernel rounds some."""
+    """Desired and actual state of one kind of kernel object, and their difference. Each change updates the difference
+    in O(1), as in Calico's delta tracker. *same* compares an actual and a desired value, because the kernel rounds
+    some."""
 
     def __init__(self, same: Callable[[V, V], bool] = operator.eq) -> None:
         self.desired: dict[K, V] = {}
@@ -186,7 +192,7 @@ class DeltaTracker(Generic[K, V]):
         self.deletes: set[K] = set()
         """Actual objects that are not desired."""
         self.told: Callable[[Collection[K], bool], None] = lambda keys, there: None
-        """Called with the objects that the kernel added or changed (True) or removed (False)."""
+        """Function that is called with the objects that the kernel added or changed (True) or removed (False)."""
         self._same = same
 
     @property
@@ -202,14 +208,14 @@ class DeltaTracker(Generic[K, V]):
             self.upserts[key] = value
 
     def drop(self, key: K) -> None:
-        """Stop wanting *key*, which may be unknown."""
+        """Remove *key*, which may be unknown, from the desired state."""
         self.desired.pop(key, None)
         self.upserts.pop(key, None)
         if key in self.actual:
             self.deletes.add(key)
 
     def observed(self, actual: Mapping[K, V]) -> None:
-        """Replace the actual state by what was read back, and recompute the pending sets."""
+        """Replace the actual state by *actual*, which was read back, and recompute the pending sets."""
         self.actual = dict(actual)
         self.deletes = self.actual.keys() - self.desired.keys()
         self.upserts = {

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Turn verdicts into the HTB classes and set entries they need. Pure: no kernel, and only the clock it is given.
+"""Turn verdicts into the HTB classes and set entries they need. Pure: no kernel access, and no clock but the given one.
 
-Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. Path caps get theirs as soon as the policy
-is known, so that later connections do not wait; a client or a connection gets its class at first use, and loses it
-after an idle time. A class keeps its minor number as long as it lives, across reloads and (by :meth:`Planner.adopt`)
-restarts of the daemon: the entries in the kernel tell which subflow uses which class.
+Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The class of a path cap is made as soon as
+the policy is known, so that later connections do not wait. The class of a client's or connection's cap is made at first
+use, and removed after an idle time. A class keeps its minor number as long as it exists, across reloads and (by
+:meth:`Planner.adopt`) restarts of the daemon, because the entries in the kernel refer to it.
 
 A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
 :meth:`Planner.complete`. Then the planner wants its entry. A cap that falls gets its new rate once the onsets of all
@@ -28,16 +28,19 @@ from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec,
 
 IDLE_SECONDS = 60.0
 CONNECTION_IDLE_SECONDS = 2.0
-"""Shorter, because the token of a connection does not come back."""
+"""Idle time of the class of a connection's cap. It is shorter, because the token of a connection does not come back."""
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""The target of a subflow that began in the class of a cap and lost it: its socket still sends to that class."""
+"""The target of a subflow that began in the class of a cap and lost the cap. Without this entry, its socket would still
+send to that class."""
 DRAIN_SECONDS = 10.0
-"""Minimum life of an ended subflow's entry. Where sockets can be queried, it stays while the socket has data left."""
+"""Minimum life of an ended subflow's entry. If sockets can be queried, the entry stays while the socket has data
+left."""
 MAX_DRAINING = 16_384
-"""Draining entries; the oldest is dropped first. Without this limit, 10,000 connections/s would keep 100,000."""
+"""Maximum number of draining entries; the oldest is dropped first. Without this limit, 10,000 connections/s would keep
+100,000 entries."""
 MAX_MOVED = 1024
 DRAIN_SLICE = 2048
-"""Draining entries dropped per call: about 4 ms."""
+"""Maximum number of draining entries dropped per call: this takes about 4 ms."""
 
 
 class Planner:
@@ -64,17 +67,19 @@ class Planner:
         self._rules: dict[str, Rule] = {}
         self._now = 0.0
         self.soft_caps = False
-        """A runner of soft onsets is attached."""
+        """Whether an object that runs soft onsets is attached."""
         self.birth_classes: Collection[int] = ()
         """Handles of the classes into which sockets are accepted."""
         self.births_rest = False
-        """Some joins rest from their acceptance on, or have since the start: wake those without a cap."""
+        """Whether some joins rest from their acceptance on, or did so since the start. If so, joins without a cap must
+        be woken."""
         self.told: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
-        """Called with the entries that the kernel added or changed (True) or removed (False)."""
+        """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
         self.in_force: Callable[[float], None] = lambda seconds: None
-        """Called with the time, by :attr:`clock`, from the decision on a cap or its new rate to full effect on a
-        subflow. Not called for subflows that end or lose their cap before, nor for caps that balance loads."""
+        """Function that is called with the seconds, by :attr:`clock`, from the decision on a cap or its new rate to the
+        full effect on a subflow. It is not called for subflows that end or lose their cap before, nor for caps that
+        balance loads."""
 
     def set_policy(self, policy: Policy) -> None:
         """Put *policy* in force. The caller must then give verdicts under it for every connection."""
@@ -92,7 +97,7 @@ class Planner:
                 self._retune(cap, throttle)
 
     def adopt(self, classes: Mapping[int, ClassSpec], entries: Mapping[FourTuple, Target]) -> None:
-        """Take what the kernel holds as the actual state; later verdicts reuse its classes."""
+        """Take the kernel's *classes* and *entries* as the actual state; later verdicts reuse the classes."""
         self.classes.observed(classes)
         self.entries.observed(entries)
 
@@ -107,8 +112,9 @@ class Planner:
     ) -> None:
         """Replace the desired state of the connection *token* by *verdicts*, one for each active subflow.
 
-        Ignores the other direction and foreign ports. *young* subflows get no transition. Raises :class:`PlanError` if
-        no class is left for some subflows: these keep their old cap, or have none; all other verdicts apply.
+        Verdicts on the other direction and on foreign ports are ignored. *young* subflows get no transition. Raises
+        :class:`PlanError` if no class is left for some subflows: these keep their old cap, or have none; all other
+        verdicts still apply.
         """
         ports = self.ownership.ports
         seen, refused = set[FourTuple](), list[PlanError]()
@@ -119,7 +125,8 @@ class Planner:
             seen.add(four_tuple)
             member = self.members.get(four_tuple)
             if member is not None and member.token is not None and member.token != token:
-                # The client reused the port for a newer connection: the older one has ended, though not reported yet.
+                # The client reused the port for a newer connection: the older one has ended, but its end is not
+                # reported yet.
                 self._release(member, now, drains=True)
             try:
                 if verdict.scope is None or verdict.throttle is None:
@@ -127,7 +134,7 @@ class Planner:
                 else:
                     self._send(verdict, verdict.scope, verdict.throttle, token, now, four_tuple in young)
             except PlanError as error:
-                refused = refused or [error]  # only the first: see ``runtime.event_loop``
+                refused = refused or [error]  # only the first error, in a list: see ``runtime.event_loop``
                 if self._cap_on(four_tuple) is None:
                     self._uncap(verdict, token, now, young)
                 else:
@@ -214,7 +221,7 @@ class Planner:
         return member is not None and member.rests
 
     def complete(self, four_tuple: FourTuple) -> bool:
-        """Cap a subflow whose onset is complete; return whether it was pending. It may be unknown."""
+        """Cap a subflow whose onset is complete; return whether it was pending. The subflow may be unknown."""
         member = self.members.get(four_tuple)
         if member is None or (cap := member.cap) is None or four_tuple not in cap.pending:
             return False
@@ -227,8 +234,8 @@ class Planner:
         return True
 
     def set_interim(self, rates: Mapping[FourTuple, int | None]) -> bool:
-        """Give subflows interim rates, bits/s; None ends one. While a class has any, its rate is their sum, if that is
-        above its throttle. Return whether a class changed."""
+        """Give subflows interim rates, bits/s; None ends an interim rate. While a class has interim rates, its rate is
+        their sum, if that is above its throttle. Return whether a class changed."""
         changed: dict[int, LiveCap] = {}
         for four_tuple, rate in rates.items():
             cap = self._cap_on(four_tuple)
@@ -247,12 +254,13 @@ class Planner:
         return bool(changed)
 
     def lower(self, cap: LiveCap, share: float | None) -> bool:
-        """Lower a class to *share* of its rate to compensate an overshoot; None restores it. Return if it exists."""
+        """Lower a class to *share* of its rate to compensate an overshoot; None restores the rate. Return whether the
+        class exists."""
         cap.lowered, cap.level = share, None
         if self.caps.get(cap.scope) is not cap:
             return False
         if len(cap.users) == 1:
-            self._mark_moved(cap.users)  # shared caps have a level, which follows by itself
+            self._mark_moved(cap.users)  # for a shared cap, the next level follows from the new rate
         self.classes.want(cap.minor, cap.spec)
         return True
 
@@ -261,7 +269,8 @@ class Planner:
         return list(takewhile(self._is_overdue, islice(self._draining, limit)))
 
     def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
-        """Keep the entry of an overdue subflow if its socket is *busy*, otherwise drop it; return whether it went."""
+        """Keep the entry of an overdue subflow if its socket is *busy*, otherwise drop it. Return whether it was
+        dropped."""
         if four_tuple not in self._draining or not self._is_overdue(four_tuple):
             return False
         if busy:
@@ -341,7 +350,8 @@ class Planner:
         self._rest(member, rests=verdict.rests)
 
     def _uncap(self, verdict: Verdict, token: int, now: float, young: Collection[FourTuple]) -> None:
-        """Take a subflow out of its cap, keep it out of the class its socket sends to, and let it rest if it must."""
+        """Take a subflow out of its cap, and let it rest if its verdict says so. If its socket sends to the class of
+        the cap, give it an entry for the default class."""
         four_tuple, rests = verdict.four_tuple, verdict.rests and self.soft_caps
         if self.births_rest and four_tuple in young:
             self._mark_moved((four_tuple,))
@@ -362,9 +372,9 @@ class Planner:
             self._rest(member, rests=rests)
 
     def _retune(self, cap: LiveCap, throttle: Throttle) -> None:
-        """Give *cap* another throttle: now, or, if the rate falls, when the onsets of its users are complete."""
+        """Give *cap* another throttle: at once, or, if the rate falls, when the onsets of its users are complete."""
         before = cap.wanted
-        if before is throttle or before == throttle:  # ``==`` compares field by field: slow
+        if before is throttle or before == throttle:  # identity first, because ``==`` compares every field
             return
         cap.wanted = throttle
         self._mark_moved(cap.users)
@@ -378,7 +388,7 @@ class Planner:
             self._decided(cap, cap.users.values())
         if not self._begins_softly(throttle):
             for four_tuple in list(cap.pending):
-                self.complete(four_tuple)  # no onset will
+                self.complete(four_tuple)  # no soft onset will complete it
 
     def _settle(self, cap: LiveCap) -> None:
         if cap.throttle != cap.wanted and not cap.falling:
@@ -440,7 +450,7 @@ class Planner:
         return self._draining[four_tuple] <= self._now
 
     def _end_draining(self) -> None:
-        """Drop overdue entries whose sockets cannot be queried or need not be (policy change)."""
+        """Drop overdue entries whose sockets cannot be queried, or need not be queried after a change of policy."""
         for four_tuple in self.overdue(DRAIN_SLICE):
             if not self.soft_caps or self._draining[four_tuple] == -math.inf:
                 self._end_drain(self.members[four_tuple])
@@ -454,14 +464,14 @@ class Planner:
 
     def _decided(self, cap: LiveCap, members: Iterable[Member]) -> None:
         if isinstance(cap.scope.member, tuple):
-            return  # it balances loads
+            return  # a cap that balances loads is not measured
         now = self.clock()
         for member in members:
             member.decided = now if member.decided is None else member.decided
             cap.unsettled.add(member)
 
     def _check(self, member: Member) -> None:
-        """Report a cap in force: the kernel has its class and entry, and no onset is under way."""
+        """Report the cap of *member* if it is in force: the kernel has class and entry, and no onset is under way."""
         cap, four_tuple = member.cap, member.four_tuple
         if member.decided is None or cap is None or cap.throttle != cap.wanted:
             return
@@ -486,8 +496,8 @@ class Planner:
 
 
 def plain_tcp_caps(policy: Policy, planner: Planner) -> Iterator[tuple[Target, PathMatch]]:
-    """Yield the caps on plain TCP and their paths, last rule first: the last match counts for a packet, and the first
-    rule must decide."""
+    """Yield the caps on plain TCP and their paths, the last rule first. For a packet the last match in the table
+    counts, so that the first rule of the policy decides."""
     for index, rule in reversed(list(enumerate(policy.rules))):
         cap = planner.caps.get(ScopeKey(rule.name, Share.PATH))
         if cap is not None and rule.caps_plain_tcp:

@@ -19,29 +19,29 @@ from mptcp_throttler.mptcp.model import FourTuple
 WINDOW = 0.8
 """Seconds over which rates are taken: BBR stops for 0.2 s every ten seconds (PROBE_RTT), which is no degradation."""
 MIN_SPAN = 0.35
-"""Seconds; a rate over less may be a burst."""
+"""Minimum seconds over which a rate is taken; over a shorter time it may be a burst."""
 SLACK = 0.01
-"""Seconds that a sample may be older than the window."""
+"""Tolerance, seconds: a sample may be this much older than the window."""
 PRESENT_SPAN = 0.3
 """Seconds over which the present rate is taken."""
 MAX_WINDOW_LIMITED = 0.1
-"""Fraction of the time beyond which the client, not the path, is slow."""
+"""If the receive window stops the sender for more than this fraction of the time, the client is slow, not the path."""
 MIN_WAITING = 0.05
-"""Seconds that it takes to send the waiting data; below this the application may be slow."""
+"""Minimum seconds that the waiting data take to be sent; with less data waiting, the application may be slow."""
 MAX_GAP = 10.0
 """Seconds; samples further apart are not compared."""
 DEGRADED, HEALTHY = 0.5, 0.8
-"""Fractions of the baseline: at most the first is degraded, at least the second is well."""
+"""Fractions of the baseline: a path is degraded at or below the first, and well at or above the second."""
 MEMORY = 120.0
 """Seconds in which a baseline falls to 1/e, so that a path that stays worse gets a new one."""
 FORGET_AFTER = 3 * MEMORY
 """Seconds after which the baseline of a path without subflows is forgotten."""
 READ_TOGETHER_SECONDS = 0.1
-"""Longest time between reads that count as made together."""
+"""Reads of different subflows count as simultaneous if they are at most this long apart."""
 MIN_RATE = 500_000
-"""Bits/s. A path that never gave more has no baseline."""
+"""Bits/s. A path that never had a higher rate has no baseline."""
 MIN_UNUSED = 64
-"""Minimum bound of remembered paths without subflows; above it the bound is the number of paths in use."""
+"""Number of paths without subflows that are remembered at least; if more paths are in use, as many are remembered."""
 
 
 class Sample(NamedTuple):
@@ -49,12 +49,12 @@ class Sample(NamedTuple):
 
     time: float
     delivered: int
-    """What arrived, in order or not, since the subflow began."""
+    """Bytes that arrived, in order or not, since the subflow began."""
     not_sent: int = 0
     unacked: int = 0
     """Segments."""
     window_limited: int = 0
-    """Microseconds since it began in which only the receiver's window kept it from sending."""
+    """Microseconds, since the subflow began, in which only the receiver's window kept it from sending."""
 
 
 class History:
@@ -66,8 +66,8 @@ class History:
         self._samples: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        """Add *sample*. The span of the rate is the longest within the window, or if that is under ``MIN_SPAN``, the
-        shortest that is long enough."""
+        """Add *sample*. The rate is taken over the longest span within the window. If that is shorter than
+        ``MIN_SPAN``, it is taken over the shortest span of at least ``MIN_SPAN``."""
         samples, now = self._samples, sample.time
         if samples and now - samples[-1].time > MAX_GAP:
             samples.clear()
@@ -91,12 +91,12 @@ class History:
 
     @property
     def rate(self) -> float:
-        """Over the span."""
+        """Rate over the span, bits/s."""
         return self._rate_since(self._samples[0])
 
     @property
     def backlogged(self) -> bool:
-        """Whether it always had more to send."""
+        """Whether the subflow had data to send at every sample."""
         last, first = self._samples[-1], self._samples[0]
         recent = next((each for each in reversed(self._samples) if last.time - each.time >= PRESENT_SPAN - 0.01), first)
         if last.window_limited - first.window_limited > MAX_WINDOW_LIMITED * 1e6 * self.span:
@@ -118,26 +118,27 @@ class Path:
 
     address: bytes
     flows: Counter[FourTuple] = field(default_factory=Counter)
-    """By name, not :class:`Flow`: a cycle would need the garbage collector. Counted, because ports are reused early."""
+    """Four-tuples, not :class:`Flow` objects: a reference cycle would need the garbage collector. They are counted,
+    because a client may reuse a port before the old subflow has left."""
     present: int = 0
-    """How many have a socket, as far as is known."""
+    """Number of subflows that have a socket, as far as is known."""
     rate: int = 0
-    """Of all subflows together."""
+    """Rate of all subflows together, bits/s."""
     baseline: float = 0.0
     well: float = -inf
-    """When the path last gave about its baseline."""
+    """When the path last had about its baseline rate."""
     disturbed: float = -inf
-    """When a subflow last came or left."""
+    """When a subflow last joined or left the path."""
     sampled: float = -inf
     reads: list[float] = field(default_factory=list)
-    """Read times in the last sample."""
+    """When the subflows were read for the last sample."""
     complete: float = -inf
     """When all subflows were last sampled."""
     carried: int = 0
     _learnt: float = 0.0
     _history: History = field(default_factory=History)
     _skewed: bool = False
-    """The subflows were read at different times, as in a sweep (which always keeps the same order)."""
+    """Whether the subflows were read at different times, as in a sweep (which always keeps the same order)."""
 
     @property
     def degraded(self) -> bool:
@@ -149,7 +150,7 @@ class Path:
             self.complete = now
             skewed = max(self.reads) - min(self.reads) > READ_TOGETHER_SECONDS
             if skewed is not self._skewed:
-                # Bytes that arrived between two reads would count twice, or not at all.
+                # Start anew: bytes that arrived between two reads would otherwise count twice, or not at all.
                 self._history, self._skewed = History(), skewed
             read = sum(self.reads) / len(self.reads)
             self._history.add(Sample(read, self.carried))
@@ -198,7 +199,7 @@ class Flow:
         return moved > 0
 
     def take_rate(self, history: History | None) -> None:
-        """Take the rate from *history*, which has more samples."""
+        """Take the rate from *history*, which is more precise because it has more samples."""
         if history is not None and history.span >= MIN_SPAN:
             self._set_rate(history.rate)
 
@@ -207,7 +208,7 @@ class Flow:
         self.rate = int(rate)
 
     def pause(self) -> None:
-        """Suspend the subflow, which has no socket or is not used, until it is sampled again."""
+        """Suspend the subflow until it is sampled again, because it has no socket or is not used."""
         if self.present:
             self._set_rate(0)
             self.present = False
@@ -226,7 +227,7 @@ class Paths:
 
     def __init__(self) -> None:
         self.used: dict[bytes, Path] = {}
-        """By the client's address."""
+        """Paths with subflows, by client address."""
         self.unused: dict[bytes, Path] = {}
         """Paths without subflows that have a baseline, the longest unused first."""
         self._left: set[Path] = set()
@@ -249,7 +250,7 @@ class Paths:
                 self.unused[path.address] = path
 
     def begin(self, now: float) -> None:
-        """Note when subflows left (only samples bring the time) and forget old paths."""
+        """Set the time at which subflows left (only samples bring the time), and forget old paths."""
         for path in self._left:
             path.disturbed = now
         self._left.clear()

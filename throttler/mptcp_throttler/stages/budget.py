@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The stage of budgets: counts what metered subflows carry, and caps them by the step reached. Pure.
+"""The stage of budgets: counts the bytes of metered subflows, and caps them according to the step reached. Pure.
 
-A subflow is metered while its verdict names a rule with a budget, whatever caps it. The subflows of one budget share an
-account (``budget_accounts``), so a sample costs the same for any number of them. They are decided anew only when the
-account reaches a step. Data for the ledger waits for :meth:`MeteredSockets.take_pending`.
+A subflow is metered while its verdict names a rule with a budget, even if another rule or stage caps it. The subflows
+of one budget share an account (``budget_accounts``), so the cost of a sample does not depend on their number. They are
+decided anew only when the account reaches a step. Counts for the ledger are kept until
+:meth:`MeteredSockets.take_pending` fetches them.
 
 Each byte counts once. A change of a subflow's accounts takes effect after the next sample of its socket. Counting
 begins with the first byte if the first verdict meters the subflow, otherwise with the counters in the ledger. A closed
@@ -32,26 +33,26 @@ FORGET_SECONDS: Final = 120.0
 LOOK_SECONDS: Final = 600.0
 """Interval of checks whether unmetered sockets in the ledger still exist."""
 MAX_URGENT: Final = 200
-"""Subflows."""
+"""Maximum number of urgent subflows."""
 
 
 @dataclass(slots=True, eq=False)
 class Metered:
-    """A subflow whose bytes count."""
+    """A metered subflow."""
 
     four_tuple: FourTuple
     token: int
     before: Metered | None
-    """The previous subflow of the four-tuple, if its socket was never sampled and has yet to report."""
+    """The previous subflow with this four-tuple, if its socket was never sampled and its close is not yet reported."""
     accounts: tuple[OpenAccount, ...] = ()
     next_accounts: tuple[OpenAccount, ...] | None = None
     """The accounts after the next sample; None if they stay the same."""
     active: bool = True
-    """It has a verdict."""
+    """Whether the subflow has a verdict."""
     cookie: int | None = None
-    """None before the first sample and after the close."""
+    """Cookie of the socket; None before the first sample and after the close."""
     reported: bool = False
-    """The socket has closed, and its last counters are known."""
+    """Whether the socket has closed and its final counters are known."""
     carried: int = 0
     """Bytes since the previous sample."""
     missing_since: float | None = None
@@ -68,7 +69,7 @@ class MeteredSockets:
         self._accounts = accounts
         self.metered: dict[FourTuple, Metered] = {}
         self.counters: dict[int, tuple[int, int]] = {}
-        """Acked and received bytes counted of each socket, by cookie; initially those in the ledger."""
+        """Acknowledged and received bytes already counted of each socket, by cookie; initially from the ledger."""
         self.dirty: set[int] = set()
         """Sockets whose counters the ledger does not have yet."""
         self.closed: set[int] = set()
@@ -79,7 +80,7 @@ class MeteredSockets:
         self._gone: deque[tuple[float, int]] = deque()
         """Sockets that closed or lost their four-tuple, and when."""
         self._reported: set[int] = set()
-        """Closed sockets: older samples of them are void."""
+        """Cookies of closed sockets: samples of them that arrive later are ignored."""
         self._looked_at: float | None = None
         self._unmetered: set[int] = set()
         """Sockets with counters that were unmetered at the last check."""
@@ -92,20 +93,20 @@ class MeteredSockets:
         return usage
 
     def put_back(self, usage: Usage) -> None:
-        """Take back what could not be written; the next :meth:`take_pending` includes it."""
+        """Take back counts that could not be written; the next :meth:`take_pending` includes them."""
         for account, octets in usage.added.items():
             self._accounts.added[account] = self._accounts.added.get(account, 0) + octets
         self.dirty |= usage.counters.keys() & self.counters.keys()
         self.closed |= usage.closed
 
     def already_counted(self, cookie: int, acked: int, received: int) -> None:
-        """Exclude what a socket carried so far, unless the accounts already include some of it."""
+        """Exclude the bytes that a socket carried so far, unless the accounts already include some of them."""
         if cookie not in self.counters:
             self.counters[cookie] = acked, received
             self.dirty.add(cookie)
 
     def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], seen: bool) -> None:
-        """Count a subflow's bytes to *accounts*. *seen*: it has or may have had verdicts before."""
+        """Count a subflow's bytes to *accounts*. *seen*: the subflow had, or may have had, verdicts before."""
         metered = self.metered.get(four_tuple)
         before = None
         if metered is not None and metered.token == token:
@@ -131,7 +132,7 @@ class MeteredSockets:
                 self._drop(metered)
 
     def end_all(self) -> None:
-        """Stop metering everything; no call will report the end of a subflow."""
+        """Stop metering all subflows. The caller will not report the end of each subflow."""
         for metered in list(self.metered.values()):
             metered.next_accounts = ()
             self.release(metered.four_tuple, metered.token)
@@ -156,7 +157,7 @@ class MeteredSockets:
         yield
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
-        """Count the lifetime bytes of a socket; *end* is the client's address and port and our port."""
+        """Count the bytes that a closed socket carried. *end*: the client's address and port, and the proxy's port."""
         metered = self._by_cookie.pop(cookie, None)
         if metered is None and cookie not in self._reported:
             metered = self._unsampled(end)
@@ -173,7 +174,7 @@ class MeteredSockets:
         self._gone.append((self.now, cookie))
 
     def forget_old(self, now: float) -> None:
-        """Forget sockets that are long gone."""
+        """Forget sockets that closed or lost their four-tuple more than ``FORGET_SECONDS`` ago."""
         self.now = now
         while self._gone and now - self._gone[0][0] > FORGET_SECONDS:
             _, cookie = self._gone.popleft()
@@ -184,15 +185,15 @@ class MeteredSockets:
                 self._forget_counters(cookie)
 
     def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
-        """Forget, every ``LOOK_SECONDS``, the counters of unmetered sockets that are gone without a report. The others
-        may be metered later, and must not count anew. *listed* returns the cookies of the last sweep, or None if that
-        ended before the given time."""
+        """Forget, every ``LOOK_SECONDS``, the counters of unmetered sockets that ended without a report. The counters
+        of other sockets are kept: if these are metered later, their old bytes must not count again. *listed* returns
+        the cookies of the last sweep, or None if that ended before the given time."""
         since = self._looked_at
         if since is not None and now - since <= LOOK_SECONDS:
             return
         self._looked_at = now
         before, self._unmetered = self._unmetered, self.counters.keys() - self._by_cookie.keys()
-        # A sweep misses sockets that began after it. These existed at the previous check.
+        # Consider only sockets that existed at the previous check: a sweep misses sockets that began after it.
         known = before & self._unmetered
         there = None if since is None or not known else listed(since)
         for cookie in () if there is None else known - there:
@@ -219,7 +220,7 @@ class MeteredSockets:
         metered.carried = down + up
         if not metered.carried:
             return
-        # Also for bytes that count nowhere: a restarted daemon must not count them.
+        # Update the counters even if the bytes count to no account: a restarted daemon must not count them.
         self.counters[cookie] = acked_before + down, received_before + up
         self.dirty.add(cookie)
         # When a period ends, a subflow's accounts are renewed only when it carries data.
@@ -233,7 +234,7 @@ class MeteredSockets:
                 self._accounts.add(account, octets)
 
     def _unsampled(self, end: End) -> Metered | None:
-        """Return the subflow at *end* whose socket was never sampled; of several, the one before the last."""
+        """Return the subflow at *end* whose socket was never sampled. If there are several, return the last but one."""
         metered = self._by_end.get(end)
         if metered is None:
             return None
@@ -243,7 +244,7 @@ class MeteredSockets:
         return metered if metered.cookie is None else None
 
     def _lose(self, metered: Metered) -> None:
-        """Note that its socket lost its four-tuple: only the cookie identifies the report to come."""
+        """Note that the subflow's socket no longer has the four-tuple: only its cookie identifies the later report."""
         if metered.cookie is not None:
             self._gone.append((self.now, metered.cookie))
             metered.cookie = None
@@ -257,7 +258,7 @@ class MeteredSockets:
             self._by_cookie.pop(metered.cookie, None)
 
     def _forget_counters(self, cookie: int | None) -> None:
-        """Let the ledger forget a socket that is gone; the same transaction, or an earlier one, has its bytes."""
+        """Let the ledger forget an ended socket. Its bytes are in the same transaction or an earlier one."""
         if cookie is not None and self.counters.pop(cookie, None) is not None:
             self.dirty.discard(cookie)
             self.closed.add(cookie)
@@ -269,14 +270,14 @@ class Reached(Effect):
 
     budget: str
     client: str
-    """"" for all clients together."""
+    """The client's address; empty if the account is shared by all clients."""
     sentence: str
     rule: str
-    """The first rule that feeds the budget, as for its caps."""
+    """The first rule that feeds the budget; the budget's caps belong to it."""
 
 
 class BudgetStage(Stage):
-    """The first stage."""
+    """The first stage: meters subflows and caps them by their budgets."""
 
     of_sockets = False
     interval, period = 0.1, 1.0
@@ -290,13 +291,15 @@ class BudgetStage(Stage):
         self._capping: dict[str, Rule] = {}
         """Rules with budgets, by name, with the budget's guard setting."""
         self._subflows: dict[int, tuple[FourTuple, ...]] = {}
-        """Subflows with verdicts of each connection, metered or not."""
+        """For each connection, its subflows with verdicts, metered or not."""
         self._metering_since = -math.inf
-        """Monotonic seconds. Before this, a policy without budgets metered nothing."""
+        """When a policy without budgets was last replaced, monotonic seconds. Shortly before this time nothing was
+        metered."""
         self._urgent: tuple[FourTuple, ...] = ()
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
-        """Begin the periods at *now*, seconds since the epoch; forget old sockets; return what to decide anew."""
+        """Begin the periods that include *now*, seconds since the epoch; forget old sockets; return the connections to
+        decide anew."""
         self.sockets.forget_old(monotonic)
         self.accounts.begin_periods(now)
         return self.accounts.take_stale()
@@ -337,7 +340,7 @@ class BudgetStage(Stage):
         return tuple(result)
 
     def forget(self, token: int) -> None:
-        """Drop a connection that has ended. Its sockets have yet to report their last bytes."""
+        """Drop a connection that has ended. Its sockets will still report their last bytes."""
         self.accounts.depend(token, set())
         for four_tuple in self._subflows.pop(token, ()):
             self.sockets.release(four_tuple, token)

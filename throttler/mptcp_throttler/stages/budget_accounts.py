@@ -19,7 +19,7 @@ from mptcp_throttler.policy.model import Budget, BudgetStep, Policy
 ANNOUNCED_PERCENT: Final = (50, 80, 95)
 """Percentages of the first step's volume that reasons announce."""
 MAX_REACHED: Final = 1024
-"""Accounts reported at a time, the latest."""
+"""Maximum number of accounts reported at a time; if more reached a step, the latest are reported."""
 NEAR_SECONDS: Final = 3.0
 """An account is near its next step if it would reach it within this time at its present rate."""
 
@@ -33,14 +33,15 @@ class OpenAccount:
     swept: int = 0
     """Bytes since the last full sweep."""
     over: bool = False
-    """Its period has ended, or the policy has its budget no more."""
+    """Whether the period has ended or the policy no longer has the budget."""
     tokens: set[int] = field(default_factory=set)
-    """Connections whose verdicts depend on it."""
+    """Connections whose verdicts depend on this account."""
     step: BudgetStep | None = None
     percent: int = 0
-    """The last announced percentage used of the first step; 0 below the first, and once a step is reached."""
+    """The last announced percentage of the first step that was used. It is 0 below the first announced percentage, and
+    after a step is reached."""
     turn: float = math.inf
-    """Bytes at which verdicts change."""
+    """Used bytes at which the verdicts change next."""
     sentence: str = ""
 
     def find_level(self, used: int) -> bool:
@@ -65,22 +66,23 @@ class Accounts:
         self._zone: ZoneInfo | None = None
         self._dry_run = False
         self._now: float | None = None
-        """Time of the last request for the present periods, seconds since the epoch."""
+        """Time of the last :meth:`begin_periods`, seconds since the epoch."""
         self._present: dict[str, tuple[int, int]] = {}
         """Begin and end of the present period of each budget."""
         self._from, self._to = math.inf, -math.inf
-        """The time in which all of them are present."""
+        """Begin and end of the time in which all these periods are the present ones."""
         self._open: dict[tuple[str, bytes], OpenAccount] = {}
-        """By budget name and packed address, which is empty for all clients together."""
+        """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
-        """Bytes, also of accounts not yet in use, and of the previous periods: the clock may be set back."""
+        """Used bytes by account, also of accounts not yet in use. Previous periods are included, because the clock may
+        be set back."""
         self.added: dict[Account, int] = {}
-        """Bytes that the ledger does not have."""
+        """Bytes by account that the ledger does not have yet."""
         self._basis: dict[int, tuple[OpenAccount, ...]] = {}
         """Accounts that the verdicts of each connection depend on."""
         self._stale: set[int] = set()
         self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)
-        """Those that reached a step or announced percentage."""
+        """Accounts that reached a step or an announced percentage."""
         self._swept: list[OpenAccount] = []
         self._swept_at: float | None = None
 
@@ -99,7 +101,7 @@ class Accounts:
             self._basis.clear()
             self.used.clear()
         if self._now is not None:
-            # Samples and closed sockets may need them before the first decision.
+            # Samples and closed sockets may need the periods before the first decision.
             self.begin_periods(self._now)
 
     def begin_periods(self, now: float) -> None:
@@ -128,12 +130,12 @@ class Accounts:
         return [(name, begin) for name, (begin, _) in self._present.items()]
 
     def until(self, budget: Budget) -> str:
-        """Return the end of the present period of *budget*, for people."""
+        """Return the end of the present period of *budget*, in words."""
         return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
 
     def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
-        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide anew. All
-        fetched data must have been written or put back."""
+        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide anew. Before
+        the call, all counts that were fetched for the ledger must have been written or put back."""
         read = set(periods)
         others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
         self.used = others | dict(used)
@@ -162,7 +164,7 @@ class Accounts:
         key = account.key
         self.added[key] = self.added.get(key, 0) + octets
         if account.over:
-            return  # the ledger alone still has it
+            return  # the account has ended: only the ledger gets these bytes
         if not account.swept:
             self._swept.append(account)
         account.swept += octets
@@ -199,14 +201,14 @@ class Accounts:
         swept, self._swept, self._swept_at = self._swept, [], now
         for account in swept:
             octets, account.swept = account.swept, 0
-            used = self.used.get(account.key, 0)  # its period may have ended since
+            used = self.used.get(account.key, 0)  # missing if the account's period has ended meanwhile
             coming = next_step(account.budget, used)
-            # The next sweeps may take as long as this one.
+            # The next sweeps may take as long as this one, so look ahead for three of them.
             soon = octets / span * max(NEAR_SECONDS, 3 * span) if span > 0 else 0.0
             yield tuple(account.tokens) if coming is not None and coming.after - used < soon else ()
 
     def describe(self, account: OpenAccount) -> str:
-        """Return the sentence about *account* for reasons; made when first needed."""
+        """Return the sentence about *account* for reasons. It is made when it is first needed."""
         if not account.sentence:
             budget, step = account.budget, account.step
             if step is None:

@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Detects capped connections that get too little because their uncapped paths have degraded. Pure.
 
-A capped connection should get no less than a TCP session over one path would. It relies on its uncapped paths, so the
-baseline is what the best of them once gave (``stages.baseline``). A connection is degraded while
+A capped connection should get at least the rate that a TCP session over one path would get. It relies on its uncapped
+paths, so its baseline is the rate that the best of them once had (``stages.baseline``). A connection is degraded while
+all of these hold:
 
-- it wants more than it gets;
+- the connection wants more than it gets;
 - the path of its uncapped subflows has degraded: all connections of that client together get at most ``DEGRADED`` of
-  the baseline. If another connection merely takes its share, they get more;
-- all its subflows together get less than ``MAX_TOTAL`` of the baseline.
+  the baseline. If another connection only takes its share, together they get more;
+- all subflows of the connection together get less than ``MAX_TOTAL`` of the baseline.
 
-Senders need time to use freed capacity. After a subflow joins or leaves the path, or the connection begins to want
-more, the path counts as degraded only if it was seen well since, or after ``GRACE`` seconds. A path that was well just
-before the backlog showed needs no grace: on a fast path too little data waits to count until the path gets slow.
+Senders need time to use freed capacity. So after a subflow joins or leaves the path, or the connection begins to want
+more, the path counts as degraded only if it was well in the meantime, or after ``GRACE`` seconds. No such grace applies
+if the path was well just before the backlog appeared: on a fast path, little data waits until the path becomes slow.
 
-After ``Guard.after`` seconds of this the caps are relaxed: the capped subflows may carry what the uncapped ones lack
-of the baseline. At first that is the whole baseline, because rates lag behind; then it is corrected at most once per
-window. The caps come back when the path is seen well again, or as a trial after ``Guard.retry`` seconds unless the path
-is evidently still degraded. The pause doubles each time.
+After ``Guard.after`` seconds of degradation the caps are relaxed: the capped subflows may carry the rate that the
+uncapped ones lack of the baseline. At first that is the whole baseline, because measured rates lag behind; then it is
+corrected at most once per window. The caps come back when the path is well again. After ``Guard.retry`` seconds they
+come back as a trial, unless the path is evidently still degraded; this pause doubles each time.
 
-Samples of one subflow may be 0.1 s or several seconds apart. If their span exceeds the window, the state counts as
-having held for the difference already. A connection that wants no more than it gets, as nearly all do, costs one
-comparison per uncapped subflow. Only the others are candidates, with samples of all their subflows.
-Times are monotonic seconds, rates bits/s.
+Samples of one subflow may be 0.1 s or several seconds apart. If their span exceeds the window, the state counts as if
+it had already lasted for the difference. Nearly all connections want no more than they get; such a connection costs one
+comparison per uncapped subflow. Only the others are candidates, for which all subflows are sampled. Times are monotonic
+seconds, rates bits/s.
 """
 
 from __future__ import annotations
@@ -51,32 +52,37 @@ from mptcp_throttler.stages.baseline import (
 from mptcp_throttler.stages.stage import SLICE, Sampled, Samples
 
 MAX_TOTAL = 0.8
-"""Fraction of the baseline; a connection that gets this much in total is not degraded."""
+"""Fraction of the baseline. A connection whose subflows together get at least this much is not degraded."""
 GRACE = 2.5
-"""Seconds."""
+"""Seconds that senders get to use freed capacity; see the module."""
 LACKS_MORE, LACKS_LESS = 1.1, 0.7
-"""Factors of the allowance over the capped paths; outside them it is set anew."""
+"""If the lacking rate is outside these multiples of the current allowance of the capped paths, the allowance is set
+anew."""
 TRIAL = 5.0
-"""Seconds. A degradation this soon after the caps came back doubles the next pause."""
+"""Seconds. If a degradation begins this soon after the caps came back, the next pause doubles."""
 MAX_IDLE_SAMPLES = 3
 """A connection stops being a candidate after this many samples in a row without demand."""
 
 FULL = 0.85
-"""Payload fraction of a full cap: the cap counts headers too, 8 % with small packets."""
+"""A cap counts as full if the payload takes at least this fraction of it. The cap also counts headers, up to 8 % with
+small packets."""
 FAIR = 0.5
-"""Fraction of an equal share of a full cap that a subflow must have to count as wanting more."""
+"""Under a full shared cap, a subflow counts as wanting more if it has at least this fraction of an equal share."""
 OWED_SECONDS = 0.05
 COMPARABLE_SECONDS = OWED_SECONDS / 2
-"""Longest time between the reads of subflows whose received bytes are compared; look-ups read them together."""
+"""Received bytes of subflows are compared only if they were read within this time, as in a look-up."""
 OWED_BYTES = 2 * ASSIGNMENT_BYTES
-"""Minimum: the known data sequence of a subflow is the start of a piece of at most 64 KB."""
+"""Minimum number of missing bytes that count as owed. The known data sequence number of a subflow is imprecise: it is
+the start of a piece of up to 64 KB."""
 LASTING_SECONDS, PROVEN_SECONDS = 1.0, 5.0
-"""How long owed data counts as demand, and as proof. A client sends little while owed data fills its send buffer."""
+"""How long owed data count as demand, and how long as proof. While owed data fill its send buffer, a client sends
+little."""
 LAPSE_SECONDS = 0.3
-"""A cap that is less full for up to this long does not mean that the client wants less."""
+"""A cap that is not full for at most this long still counts as full: the client does not want less."""
 SILENT_SECONDS, SILENT_PIECES = 2.0, 3
-"""Proof by silence on a path while a cap is full: seconds, plus the time the cap takes for this many pieces of the
-scheduler. The scheduler may leave a healthy path unused for that long."""
+"""If nothing arrives over the uncapped paths for these seconds, plus the time the cap takes to send this many pieces of
+the scheduler, while a cap is full, this proves a degradation. The scheduler may leave a healthy path unused for almost
+as long."""
 
 
 @dataclass(slots=True)
@@ -86,25 +92,25 @@ class GuardCounters:
     relaxations: int = 0
     resumptions: int = 0
     lacking_bytes: float = 0.0
-    """Shortfall of the uncapped paths against their baseline while caps were relaxed."""
+    """Bytes that the uncapped paths lacked against their baseline while caps were relaxed."""
     relaxed_bytes: float = 0.0
-    """Bytes of the capped subflows in that time."""
+    """Bytes that the capped subflows carried in that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """The caps of one connection are relaxed."""
+    """State of one connection whose caps are relaxed."""
 
     until: float
     """Latest time of the next trial of the caps."""
     path: bytes
     """The client's address on the path that has degraded."""
     rate: int
-    """What the connection got."""
+    """Rate that the connection got."""
     baseline: int
-    """What that path by itself once gave."""
+    """Rate that this path once had."""
     lacking: int
-    """Shortfall of its uncapped paths against the baseline: its allowance over the capped paths."""
+    """Rate that the uncapped paths lack against the baseline: the allowance of the capped paths."""
     measured: float
 
 
@@ -128,7 +134,7 @@ class Candidate:
     suspected_since: float = 0.0
     relaxation: Relaxation | None = None
     counted: float = 0.0
-    """Time up to which ``GuardCounters`` include this connection."""
+    """Time up to which the relaxation of this connection is included in ``GuardCounters``."""
     healthy_since: float | None = None
     pause: float = 0.0
     resumed: float = -inf
@@ -141,34 +147,36 @@ class Candidate:
 class GuardedConnection:
     """One connection with guarded caps, and the evidence of its download: a backlog.
 
-    Each uncapped subflow has data waiting that takes a while to send at its present rate, or makes no progress with
-    what it sent. Idle and slow applications have nothing waiting; a slow client's window limits its subflow.
+    A connection has a backlog if each uncapped subflow has data waiting that take some time to be sent at its present
+    rate, or gets no acknowledgements for the data it sent. An idle or slow application has no data waiting; a slow
+    client limits its subflow by its receive window.
     """
 
     samples_all: ClassVar[bool] = False
-    """Whether every sweep has all subflows, not only the uncapped ones."""
+    """Whether all subflows are sampled in every sweep, not only the uncapped ones."""
 
     token: int
     shared: dict[ScopeKey, Path]
-    """The loads under all caps, of uploads only."""
+    """The load under each cap, for uploads only."""
     uncapped: Sequence[FourTuple] = ()
     capped: Mapping[FourTuple, Capped] = field(default_factory=dict)
     flows: tuple[Flow, ...] = ()
-    """Of the uncapped subflows."""
+    """The uncapped subflows."""
     candidate: Candidate | None = None
     rules: tuple[str, ...] = ()
-    """The rules of its guarded caps."""
+    """Names of the rules of the connection's guarded caps."""
     told: bool = False
-    """That its caps are relaxed was reported."""
+    """Whether it was reported that the caps are relaxed."""
 
     @property
     def histories(self) -> list[History]:
-        """Those of the uncapped subflows."""
+        """Histories of the uncapped subflows."""
         found = {} if self.candidate is None else self.candidate.histories
         return [found[each] for each in self.uncapped if each in found]
 
     def read(self, now: float) -> float:
-        """Return the time up to which all uncapped subflows are known; durations count up to it."""
+        """Return the time of the oldest of the latest samples of the uncapped subflows. Durations are counted up to it,
+        because up to then all of them are known."""
         return min((each.last for each in self.histories), default=now)
 
     @property
@@ -181,17 +189,18 @@ class GuardedConnection:
         return baseline - sum(each.rate for each in self.histories)
 
     def take_caps(self) -> None:
-        """Follow the new subflows or caps."""
+        """Update the state of the caps when subflows or caps have changed."""
 
     def take(self, flow: Flow, sample: KernelSubflow) -> bool:
         """Take the sample of an uncapped subflow; return whether data wait on it."""
-        # Same as KernelSubflow.delivered, which costs more.
+        # The same value as KernelSubflow.delivered, but at less cost.
         tcp = sample.tcp
         delivered = sample.bytes_acked + tcp.sacked * tcp.mss if tcp.sacked else sample.bytes_acked
         return bool((not flow.take(sample.read, delivered) and tcp.unacked) or tcp.not_sent)
 
     def wants(self, samples: Samples, present: int, waiting: int) -> bool:
-        """Return whether it wants more than it gets. Data wait on *waiting* of the *present* uncapped subflows."""
+        """Return whether the connection wants more than it gets. *waiting*: number of the *present* uncapped subflows
+        that have data waiting."""
         return waiting >= present > 0
 
     def sample_of(self, there: KernelSubflow) -> Sample:
@@ -203,11 +212,11 @@ class GuardedConnection:
         return bool(uncapped) and all(each.span >= MIN_SPAN and each.backlogged for each in uncapped)
 
     def onset(self) -> float:
-        """Return how many seconds a degradation may take to show as a backlog."""
+        """Return how many seconds may pass from a degradation until it shows as a backlog."""
         return max(WINDOW, 2 * self.span) + SLACK
 
     def is_proven(self, now: float) -> bool:
-        """Return whether a path that gives little can give no more."""
+        """Return whether it is proven that a path with a low rate cannot carry more."""
         return True
 
 
@@ -215,10 +224,11 @@ class GuardedConnection:
 class GuardedUpload(GuardedConnection):
     """One connection with guarded caps, and the evidence of its upload (docs/design.md, "The guard").
 
-    *Demand*: the capped path is at its cap; under a shared cap the subflow also needs about its share. *Proof*: a path
-    that carries little owes data, or carries nothing while the cap is full. The missing bytes are the advance of the
-    data sequence (RFC 8684, 3.3) less the bytes received. Retransmissions over another path arrive twice and lower
-    this figure, so the least ever seen counts as zero.
+    *Demand*: the capped path is at its cap; under a shared cap the subflow must also have about its share. *Proof*: a
+    path that carries little owes data, or carries nothing while the cap is full. A path owes data if bytes are missing
+    that were sent over it. The missing bytes are the advance of the data sequence (RFC 8684, 3.3) less the bytes
+    received. Data that the client sends again over another path arrive twice and lower this figure, so its lowest value
+    so far counts as zero.
     """
 
     samples_all = True
@@ -226,17 +236,18 @@ class GuardedUpload(GuardedConnection):
     caps: list[tuple[Flow, Capped]] = field(default_factory=list)
     wanted_since: float | None = None
     wanted: float = -inf
-    """When it last wanted more than it got."""
+    """When the connection last wanted more than it got."""
     owed: float = -inf
     """When an uncapped path last owed data."""
     progressed: float = -inf
-    """When data last came over an uncapped path, or no cap was full."""
+    """When data last arrived over an uncapped path, or no cap was full."""
     known: float = -inf
-    """Time up to which all uncapped subflows are known."""
+    """When the first of the uncapped subflows was read for the last sample."""
     _seen: list[FourTuple] = field(default_factory=list)
     _first: int = 0
     _least: int = 0
-    """Data sequence when ``_seen`` last changed, and the least missing since."""
+    """``_first``: data sequence number when ``_seen`` last changed. ``_least``: lowest number of missing bytes
+    since."""
 
     def take_caps(self) -> None:
         before = {(flow.four_tuple, cap.scope): flow for flow, cap in self.caps}
@@ -302,7 +313,7 @@ class GuardedUpload(GuardedConnection):
         least = max(OWED_BYTES, OWED_SECONDS * best.baseline / 8)
         seen, received = [each.four_tuple for each in there], sum([each.bytes_received for each in there])
         if seen != self._seen:
-            # Bytes of a subflow that is gone no longer count.
+            # Start anew, because the bytes received on a subflow that has ended are no longer in the sum.
             self._seen, self._first, self._least = seen, top, -received
         missing = ahead(top, self._first) - received
         self._least = min(self._least, missing)
@@ -317,7 +328,7 @@ class GuardedUpload(GuardedConnection):
         return lasts and any(each.span >= MIN_SPAN for each in self.histories)
 
     def onset(self) -> float:
-        return 0.0  # A client wants more for a while before it shows.
+        return 0.0  # demand itself shows only after a while, so no further delay is added
 
     def is_proven(self, now: float) -> bool:
         pieces = [8 * SILENT_PIECES * ASSIGNMENT_BYTES / cap.ceil for _, cap in self.caps]
@@ -326,7 +337,7 @@ class GuardedUpload(GuardedConnection):
 
 
 def _is_full(flow: Flow, cap: Capped) -> bool:
-    """Return whether *cap* is full and this connection has its share of it."""
+    """Return whether *cap* is full and the subflow *flow* has its share of it."""
     path = flow.path
     share = FULL if path.present == 1 else FAIR / max(1, path.present)
     return flow.present and path.rate >= FULL * cap.ceil and flow.rate >= share * cap.ceil
@@ -346,7 +357,7 @@ class DegradationDetector:
         self._paths = Paths()
 
     def watch(self, token: int, uncapped: Sequence[FourTuple], capped: Mapping[FourTuple, Capped]) -> GuardedConnection:
-        """Observe connection *token*. *capped*: what the policy caps, relaxed or not."""
+        """Observe connection *token*. *capped*: the subflows that the policy caps, relaxed or not."""
         connection = self.connections.get(token)
         if connection is None:
             connection = self.connections[token] = self._kind(token, self.shared)
@@ -408,7 +419,7 @@ class DegradationDetector:
                 yield ()
             connection = self.connections.get(token)
             if connection is None:
-                continue  # it ended between two slices
+                continue  # the connection ended between two slices
             present, waiting = self._take(connection, samples, sampled)
             wants = connection.wants(samples, present, waiting)
             candidate = connection.candidate
@@ -444,14 +455,15 @@ class DegradationDetector:
         yield changed
 
     def _take(self, connection: GuardedConnection, samples: Samples, sampled: dict[Path, None]) -> tuple[int, int]:
-        """Take uncapped subflows; return how many are there and on how many data wait. Add their paths to *sampled*."""
+        """Take the samples of the uncapped subflows; return how many have a socket and how many have data waiting. Add
+        their paths to *sampled*."""
         now, sockets, complete, _ = samples
         present = waiting = 0
         for flow in connection.flows:
             sample = sockets.get(flow.four_tuple)
             if sample is not None and sample.token != connection.token:
                 present += flow.present
-                continue  # an earlier connection had the four-tuple when the sweep read the socket
+                continue  # the sweep read the socket of an earlier connection with the same four-tuple
             if sample is None or sample.backup:
                 if flow.present and (complete or sample is not None):
                     flow.pause()
@@ -530,7 +542,7 @@ class DegradationDetector:
                 candidate.pause = 0.0
 
     def _degradation(self, known: GuardedConnection, candidate: Candidate, now: float) -> tuple[Path, float] | None:
-        """Return the path of the baseline and what the connection gets, bits/s; None if it gets enough."""
+        """Return the path with the best baseline and the connection's rate, bits/s; None if it is not degraded."""
         capped = any(each in candidate.histories for each in known.capped)
         if not capped or not known.is_backlogged(now):
             candidate.backlogged_since = None
@@ -539,7 +551,7 @@ class DegradationDetector:
             candidate.backlogged_since = now
         present = [flow.path for flow in known.flows if flow.present]
         if not present:
-            return None  # they changed between two slices
+            return None  # the subflows changed between two slices
         best = max(present, key=lambda path: path.baseline)
         span = known.span
         disturbed = max(best.disturbed, candidate.backlogged_since)

@@ -18,7 +18,7 @@ from mptcp_throttler.stages.stage import Stage
 
 
 class GrantStage(Stage):
-    """The second stage; metering goes on."""
+    """The second stage: removes the caps of clients with a grant. Their budgets are still metered."""
 
     of_sockets = False
     interval, period = 1.0, float("inf")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The guard: relaxes the caps of connections whose uncapped paths have degraded. Pure.
 
-A relaxed cap belongs to one connection and has the rate that it lacks (``stages.degradation``): the whole capped path
-would be more than it lost, and a false alarm costs no more than that. Downloads and uploads are guarded separately.
+A relaxed cap applies to one connection. Its rate is the rate that the connection lacks (``stages.degradation``),
+because the whole capped path would be more than the connection lost; so a false alarm costs at most this rate.
+Downloads and uploads are guarded separately.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from mptcp_throttler.stages.degradation import Capped, DegradationDetector, Guar
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 HEADROOM: Final = 1.06 * 1.1
-"""A cap counts headers, unlike the lacking rate: 6 % with full segments. And a path is not always full."""
+"""Factor from the lacking rate to the rate of the relaxed cap. A cap counts headers (6 % with full segments), the
+lacking rate does not; and the path is not always full (10 %)."""
 RELAXED: Final = ""
-"""Stands for a path's name, which is never empty, in the key of a relaxed cap."""
+"""Used in place of a path's name in the key of a relaxed cap. Real names are never empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class GuardStage(Stage):
     def __init__(self, policy: Policy) -> None:
         self.counters = GuardCounters()
         self._retired: list[object] = []
-        """Connections of earlier detectors, yet to be freed."""
+        """Connections of earlier detectors that must still be freed."""
         self._detectors: dict[Direction, DegradationDetector] = {}
         self.set_policy(policy)
 
@@ -87,8 +89,8 @@ class GuardStage(Stage):
             detector.forget(token)
 
     def _free_some(self) -> None:
-        """Free connections of earlier detectors step by step: ten thousand at once would block the loop too long. A new
-        policy decides every connection, which frees all."""
+        """Free some connections of earlier detectors: freeing ten thousand at once would block the event loop too long.
+        A new policy decides every connection, so that all are freed in the end."""
         del self._retired[-len(self._detectors) :]
 
     def watches_any(self) -> bool:
@@ -108,11 +110,11 @@ class GuardStage(Stage):
         for direction, detector in list(self._detectors.items()):
             for changed in detector.observe(samples):
                 if self._detectors[direction] is not detector:
-                    return  # a policy came into force between two slices
+                    return  # another policy came into force between two slices
                 yield Outcome(changed, [each for token in changed for each in self._effects(direction, token)])
 
     def _effects(self, direction: Direction, token: int) -> Iterator[Effect]:
-        """Yield the reports on a connection; none if only the rate of a relaxed cap changed."""
+        """Yield the effects that report a change of a connection; none if only the rate of a relaxed cap changed."""
         detector = self._detectors[direction]
         connection, relaxation = detector.connections[token], detector.relaxation(token)
         if relaxation is None:
@@ -125,7 +127,7 @@ class GuardStage(Stage):
             yield Relaxed(token, connection.rules, BEFORE[direction] + _reason(relaxation))
 
     def reason(self, token: int) -> str | None:
-        """Return as text why the caps of connection *token* are relaxed; None while they are in force."""
+        """Return the reason, in words, why the caps of connection *token* are relaxed; None while they are in force."""
         found = ((direction, each.relaxation(token)) for direction, each in self._detectors.items())
         return "; ".join([BEFORE[direction] + _reason(each) for direction, each in found if each is not None]) or None
 
@@ -151,6 +153,6 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
         throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
         held = beside if beside is not None and not beside.rule.guard else None
         return replace(verdict, scope=scope, throttle=throttle, reason=reason, beside=held)
-    # A looser cap that is not guarded still holds.
+    # A looser cap that is not guarded still applies.
     reason = f"{reason}; {beside.reason}"
     return replace(verdict, rule=beside.rule, scope=beside.scope, throttle=beside.throttle, reason=reason, beside=None)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Lets a subflow rest that would cost the other paths more than it carries. Pure.
+"""Lets a slow subflow rest if it would cost the other paths more rate than it carries itself. Pure.
 
-The data of the other subflows wait for a piece of up to 64 KB that the scheduler gave to a slow one (head-of-line
-blocking). So a capped subflow rests while the others of its connection carry ``ratio`` times what its cap leaves it; at
-most that share of the rate is lost. It comes back when the others are gone, when its cap rises, or when the others have
-data to send and carry too little.
+The data of the other subflows wait for a piece of up to 64 KB that the scheduler assigned to a slow one (head-of-line
+blocking). So a capped subflow rests while the other subflows of its connection carry at least ``ratio`` times the rate
+that its cap leaves it. The connection then loses at most the share 1/``ratio`` of its rate. The subflow comes back when
+the other subflows have ended, when its cap rises, or when the others have data to send and carry too little.
 
-With ``rest_slow_paths`` an uncapped subflow rests, too, if it is as slow, or if all subflows together carry less than
-the others did in their best moments, between which they wait for it. If the others then carry no more than all did
-before, it comes back. The speed of a resting path is unknown, so the stage tries it again at growing intervals.
+With ``rest_slow_paths``, an uncapped subflow also rests if it is as slow, or if all subflows together carry less than
+the others did in their best windows, which means that they often wait for it. It comes back if, while it rests, the
+others carry no more than all did before. The speed of a resting path is unknown, so the stage tries the path again at
+growing intervals.
 """
 
 from __future__ import annotations
@@ -26,32 +27,35 @@ from mptcp_throttler.shaping.birth import REST_AT_ONCE
 from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
 RATIO: Final = 32
-"""Rate of the other subflows to what the cap leaves this one: it rests from here on, and wakes below half of it."""
+"""Ratio of the rate of the other subflows to the rate that the cap leaves this one. At this ratio the subflow begins to
+rest; below half of it, the subflow wakes."""
 RATIO_WITHOUT_BUFFERS: Final = 12
-"""``RATIO`` if the kernel allows capped sockets no larger send buffers (``shaping.onset.share``)."""
+"""Used instead of ``RATIO`` if capped sockets cannot get larger send buffers (``shaping.onset.share``)."""
 HIGHEST_CAP: Final = 5_000_000
-"""Bits/s. From here on one piece leaves within 0.1 s, which the connection's buffers bridge."""
+"""Bits/s. Under a higher cap no subflow rests: one piece leaves within 0.1 s, and the connection's buffers suffice for
+the others to send on meanwhile."""
 WAKE_WINDOWS: Final = 2
-"""Windows in which the others must carry too little, though they have data to send."""
+"""A resting subflow wakes after this many consecutive windows in which the others have data to send but carry too
+little."""
 WINDOW: Final = 0.35
 """Minimum seconds over which rates are taken: two samples."""
 FLOWING: Final = 100_000
-"""Bits/s above which a connection uses its cap."""
+"""Bits/s. A connection with a higher rate counts as a user of its caps."""
 SLOW_RATIO: Final = 12
-"""As ``RATIO``, for an uncapped subflow and its own rate."""
+"""Like ``RATIO``, but for an uncapped subflow, by its own rate."""
 HELD_UP: Final = 1.4
-"""If the others could deliver this many times what the connection carries, they wait for a path that has less than a
-quarter of that."""
+"""If the best rates of the others together are at least this many times the connection's rate, and at least four times
+the rate of a path, the others wait for this path."""
 RECOVERY: Final = 6.0
-"""Seconds after a slow path came to rest in which its data may still be in flight."""
+"""Seconds after a slow path began to rest during which its data may still be in flight."""
 NEW: Final = 0.4
-"""Weight of the last window in the mean."""
+"""Weight of the last window in the mean rate."""
 FADING: Final = 0.95
-"""Factor of the best window's rate for each further window."""
+"""The rate of the best window is multiplied by this in each further window."""
 SLOW_AFTER: Final = 3
-"""Slow windows before a rest: a slow start takes some round trips."""
+"""Number of slow windows before a path rests: several, because TCP slow start takes some round trips."""
 FIRST_REST, LONGEST_REST = 30.0, 600.0
-"""Seconds until a slow path is tried again; doubled each time."""
+"""Seconds until a slow path is tried again; doubled after each trial."""
 
 
 @dataclass(slots=True)
@@ -59,15 +63,16 @@ class _Slow:
     """An uncapped subflow that may be too slow."""
 
     windows: int = 0
-    """Slow windows less others; while it rests, consecutive windows in which it is missed."""
+    """Number of slow windows minus other windows, at least 0. While the subflow rests: number of consecutive windows in
+    which the others carry too little without it."""
     waited: bool = True
-    """It had data to send at every sample of the window."""
+    """Whether the subflow had data to send at every sample of the window."""
     rested: float = 0.0
     rate: float = 0.0
     total: float = 0.0
-    """Its bits/s, and those of all subflows, at that time."""
+    """Mean rate of all subflows, bits/s, when it began to rest; ``rate`` is its own rate at that time."""
     until: float | None = None
-    """When it is tried again; None unless it rests."""
+    """When the subflow is tried again; None unless it rests."""
     rest: float = FIRST_REST
 
 
@@ -76,25 +81,25 @@ class _Resting:
     """A connection with subflows that may rest."""
 
     capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
-    """Scope and rate, bits/s, of each low cap."""
+    """Subflows with a low cap: the scope and rate (bits/s) of each cap."""
     others: tuple[FourTuple, ...] = ()
     slow_ones: dict[FourTuple, _Slow] = field(default_factory=dict)
     """The members of ``others`` that may rest."""
     resting: dict[FourTuple, int] = field(default_factory=dict)
-    """Capped subflows that rest, and the rate of the cap when they came to rest."""
+    """Capped subflows that rest, with the rate of the cap when they began to rest."""
     read: float | None = None
     """When the window began; None before the first sample."""
     delivered: dict[FourTuple, int] = field(default_factory=dict)
-    """Bytes of the others when the window began."""
+    """Bytes that each of the others had delivered when the window began."""
     able: dict[FourTuple, float] = field(default_factory=dict)
-    """Bits/s of each of the others in its best recent window."""
+    """Rate of each of the others, bits/s, in its best recent window."""
     total: float = 0.0
     """Mean bits/s of all others over the recent windows."""
     flows: bool = False
     waited: bool = True
-    """The others had data to send at every sample of the window."""
+    """Whether the others had data to send at every sample of the window."""
     slow: int = 0
-    """Windows in which the others had data to send and carried too little."""
+    """Number of consecutive windows in which the others had data to send and carried too little."""
 
     def subflows(self) -> tuple[FourTuple, ...]:
         return (*self.others, *self.capped)
@@ -113,18 +118,18 @@ class _Resting:
 
 
 class RestStage(Stage):
-    """The rests of one daemon."""
+    """The stage that decides which subflows rest."""
 
     interval = period = 0.2
 
     def __init__(self) -> None:
         self.possible = False
-        """Whether sockets can rest and come back."""
+        """Whether the kernel can let sockets rest and wake them."""
         self.ratio = RATIO
         self._connections: dict[int, _Resting] = {}
         self._sampled = Sampled()
         self._flowing: Counter[ScopeKey] = Counter()
-        """Connections that use each low cap."""
+        """Number of connections that use each low cap."""
         self._urgent: set[int] = set()
         """Tokens of connections that are new or carry data."""
         self._dry_run = self._rest_slow_paths = False
@@ -133,14 +138,14 @@ class RestStage(Stage):
         self._dry_run, self._rest_slow_paths = policy.dry_run, policy.rest_slow_paths
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Return *verdicts*, marked if their subflows rest."""
+        """Return *verdicts*; the verdicts of resting subflows are marked."""
         token = connection.token
         possible = self.possible and not self._dry_run
-        # For most connections no subflow may rest.
+        # Return early: in most connections, no subflow may rest.
         if not possible or not (self._rest_slow_paths or any(each.throttle is not None for each in verdicts)):
             self.forget(token)
             return verdicts
-        # The scheduler takes no backup subflow while there is a regular one, even if that one rests.
+        # Leave backup subflows out: the scheduler uses none while a regular subflow exists, even if that one rests.
         backup = {each.four_tuple for each in connection.subflows if each.backup}
         down = [each for each in verdicts if each.direction is Direction.DOWN and each.four_tuple not in backup]
         capped = {each.four_tuple: low for each in down if (low := _low_cap(each)) is not None}
@@ -166,7 +171,7 @@ class RestStage(Stage):
         }
         known.slow_ones = {each: known.slow_ones.get(each) or _Slow() for each in free}
         if known.slow_that_rest().issuperset(others):
-            # No other subflow would carry the data.
+            # If all of these rested, no subflow would carry the data.
             known.slow_ones = {}
         resting = known.at_rest()
         return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
@@ -203,7 +208,7 @@ class RestStage(Stage):
         for number, token in enumerate(self._sampled.tokens(samples, self._connections), 1):
             known = self._connections.get(token)
             if known is None:
-                continue  # it ended between two slices
+                continue  # the connection ended between two slices
             if self._observe(known, samples.sockets):
                 changed.append(token)
             if known.flows:
@@ -242,7 +247,7 @@ class RestStage(Stage):
         return before != known.at_rest()
 
     def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
-        """Let capped subflows rest, or come back, by the *rate* of the others, bits/s."""
+        """Let capped subflows rest or wake, depending on the *rate* of the others, bits/s."""
         # Assume that all connections that use a cap share it equally.
         left = {each: ceil / max(1, self._flowing[scope]) for each, (scope, ceil) in known.capped.items()}
         least = min(left.values(), default=0.0)
@@ -252,14 +257,14 @@ class RestStage(Stage):
                 if rate >= self.ratio * left[each]:
                     known.resting[each] = ceil
             elif known.slow >= WAKE_WINDOWS and not _waits(sockets.get(each)):
-                # While it still sends what it was given before, that data holds up the others.
+                # Wake it only if no data wait on it: data assigned before would hold up the others.
                 del known.resting[each]
 
 
 def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -> None:
-    """Let uncapped subflows rest, or come back, by the *rates* of all, bits/s."""
+    """Let uncapped subflows rest or wake, depending on the *rates* of all, bits/s."""
     total = sum(rates.values())
-    # Head-of-line blocking stops the subflows alternately, so windows differ.
+    # Use means and best windows, because head-of-line blocking stops the subflows alternately.
     known.total += (total - known.total) * (NEW if known.able else 1.0)
     known.able = {each: max(rate, FADING * known.able.get(each, 0.0)) for each, rate in rates.items()}
     for each, slow in known.slow_ones.items():
@@ -274,7 +279,7 @@ def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -
         out = {each, *known.slow_that_rest()}
         others = sum(able for other, able in known.able.items() if other not in out)
         holds_up = others >= max(HELD_UP * known.total, 4 * rate)
-        # A subflow that carries nothing is silent, not slow.
+        # A subflow that carries nothing does not count as slow.
         is_slow = slow.waited and rate > 0 and (holds_up or total - rate >= SLOW_RATIO * rate)
         slow.windows = max(0, slow.windows + (1 if is_slow else -1))
         if slow.windows >= SLOW_AFTER:
@@ -287,9 +292,10 @@ def _waits(subflow: KernelSubflow | None) -> bool:
 
 
 def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
-    """Return scope and rate of a cap that may make its subflow rest: a soft cap, which sets sockets' pacing."""
+    """Return scope and rate of a cap that may make its subflow rest. It must be a soft cap, because only soft caps set
+    the pacing of sockets."""
     throttle, scope = verdict.throttle, verdict.scope
-    # A steered path may be in reserve or take the overflow, however little that is.
+    # A steered path never rests: as a reserve or for the overflow, it may carry little.
     if throttle is None or scope is None or verdict.steer is not None:
         return None
     return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None

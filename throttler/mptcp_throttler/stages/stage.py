@@ -2,10 +2,11 @@
 """The interface of all stages: verdicts and samples in, verdicts and effects out. Pure.
 
 The policy decides first; then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts. Its
-answer depends on the given verdicts, earlier samples and the time. It returns what it wants done (:class:`Effect`).
+result depends on the given verdicts, earlier samples and the time. A stage never acts itself: it returns the actions
+that the runtime must carry out (:class:`Effect`).
 
-Samples of one socket may be 20 ms or, with many connections, several seconds apart. A stage computes with the actual
-times (``KernelSubflow.read``), which also differ between the sockets of one sweep.
+Samples of one socket may be 20 ms or, with many connections, several seconds apart. So a stage computes with the times
+when the sockets were read (``KernelSubflow.read``), which also differ between the sockets of one sweep.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
 
 SLICE = 64
-"""Connections that a stage observes at a time: a third of a millisecond, or three if all are backlogged."""
+"""Connections that a stage observes at a time: this takes 0.3 ms, or 3 ms if all of them are backlogged."""
 
 
 class Samples(NamedTuple):
@@ -28,13 +29,13 @@ class Samples(NamedTuple):
     """End of the sweep or look-up that read them, monotonic seconds."""
     sockets: Mapping[FourTuple, KernelSubflow]
     complete: bool
-    """Whether all watched subflows were sampled: a missing one has no socket."""
+    """Whether all watched subflows were sampled, so that a missing one has no socket."""
     asked: Collection[FourTuple] = ()
-    """The watched or urgent subflows that were requested; ``sockets`` may have others, too."""
+    """The watched or urgent subflows that were requested; ``sockets`` may also have others."""
 
 
 class Sampled(dict[FourTuple, int]):
-    """The subflows that a stage samples, and the token of the connection of each."""
+    """The subflows that a stage samples, each with the token of its connection."""
 
     def remove(self, token: int, four_tuples: Iterable[FourTuple]) -> None:
         """Stop sampling *four_tuples*, except those that now belong to another connection."""
@@ -43,20 +44,20 @@ class Sampled(dict[FourTuple, int]):
                 del self[each]
 
     def tokens(self, samples: Samples, every: Iterable[int]) -> list[int]:
-        """Return the connections with subflows in *samples*; *every* one if those are complete."""
+        """Return the connections with subflows in *samples*, or *every* connection if the samples are complete."""
         if samples.complete:
             return list(every)
         return list(dict.fromkeys([self[each] for each in samples.sockets if each in self]))
 
 
 class Effect:
-    """Base of the actions that a stage wants: frozen dataclasses."""
+    """Base class of the actions that a stage requests; subclasses are frozen dataclasses."""
 
     __slots__ = ()
 
 
 class Outcome(NamedTuple):
-    """What a stage concludes from samples."""
+    """The result of a stage's evaluation of samples."""
 
     changed: Collection[int] = ()
     """Tokens of the connections to decide anew."""
@@ -73,7 +74,8 @@ class Consumer(Protocol):
     urgent_share: float = 0.1
     """Share of a processor for look-ups of its urgent subflows."""
     by_request: bool = False
-    """It takes only requested samples, so look-ups continue during a sweep; each subflow's samples come in order."""
+    """Whether it takes only samples that it requested. Then its look-ups continue during a sweep; the samples of each
+    subflow still come in order."""
 
     def watches_any(self) -> bool:
         """Return whether :meth:`watched` returns any; called often."""
@@ -98,7 +100,7 @@ class Consumer(Protocol):
 
 class Stage(Consumer, Protocol):
     of_sockets: bool = True
-    """It depends or acts on the state of sockets, so it does not apply to tunnels, which have none."""
+    """Whether the stage depends or acts on the state of sockets. If so, it is skipped for tunnels, which have none."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; :meth:`apply` follows for every connection."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Steers connections by the rules' modes (``mptcp_throttler.steering``): balancing caps, backup flags as effects. Pure.
 
-A backup flag counts as set once the runtime confirms it. Flags that no rule explains, because a rule ended, a path was
-left or an earlier daemon was killed, are taken back. If the kernel refuses one subflow, no other of its connection is
-tried: usually the connection is not under our path manager. The kernel also refuses a subflow that just ended, so a
-refusal holds only as long as a refused subflow exists.
+A backup flag counts as set when the runtime confirms it. A flag that no rule explains, because a rule ended, the
+subflow changed its path or an earlier daemon was killed, is cleared. If the kernel refuses the flag on one subflow, no
+other subflow of the connection is tried, because usually the connection is not under the user-space path manager. The
+kernel also refuses a subflow that just ended, so a refusal holds only as long as a refused subflow exists.
 
 Cost: a connection at rest with little traffic is only compared with its last sample. When data flow again, its steering
-first gets that last sample, so that rates do not include the time at rest.
+mode first gets that last sample, so that rates do not include the time at rest.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Sample
 from mptcp_throttler.steering.mode import Action, Crowd, Mode
 
 MIN_URGENT_RATE = 100_000
-"""Bits/s. A connection that gets less, with nothing waiting, is not urgent."""
+"""Bits/s. A connection that gets less, and has no data waiting, is not urgent."""
 URGENT_SECONDS = 2.0
 """How long a connection stays urgent after data flowed."""
 FIRST_SAMPLES = 2
-"""A connection is urgent until it has this many."""
+"""A connection is urgent until it has this many samples."""
 UNDECIDED_SECONDS = 5.0
-"""How long after a start or a new policy flags wait for the decision on their connection."""
+"""How long, after a start or a new policy, a flag is kept while its connection is not decided yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SetBackup(Effect):
     four_tuple: FourTuple
     backup: bool
     rule: str | None = None
-    """The rule that wants it, or that set the flag; None if an earlier daemon set it."""
+    """The rule that asks for the change, or that set the flag; None if an earlier daemon set it."""
 
 
 class BackupFlags:
@@ -49,14 +49,14 @@ class BackupFlags:
 
     def __init__(self) -> None:
         self._set: dict[FourTuple, SetBackup] = {}
-        """What takes each flag back."""
+        """For each flag that is set, the effect that clears it."""
         self._undecided: dict[int, list[FourTuple]] = {}
         """Flags from an earlier policy or daemon, by token."""
         self._undecided_until: float | None = None
         self.to_take_back: set[FourTuple] = set()
-        """Flags that nothing explains, or that wait for the connection's first sample."""
+        """Subflows with a flag that no rule explains, or that waits for the connection's first sample."""
         self._fresh: set[FourTuple] = set()
-        """Subflows with news since the last complete samples: these may be older than the subflow."""
+        """Subflows whose flag was set or refused since the last complete samples: a sweep may be older than that."""
         self._refused: dict[int, set[FourTuple]] = {}
         """Subflows whose flag the kernel refused to set, by token."""
 
@@ -84,12 +84,13 @@ class BackupFlags:
         self.to_take_back.update(self._set.keys() & self._undecided.pop(token, ()))
 
     def leave(self, four_tuple: FourTuple) -> None:
-        """Note that the subflow is no longer steered, or differently."""
+        """Note that the subflow is no longer steered, or is steered differently."""
         if four_tuple in self._set:
             self.to_take_back.add(four_tuple)
 
     def begin(self, samples: Samples) -> None:
-        """Enforce ``UNDECIDED_SECONDS`` (only samples bring the time), and forget subflows without a socket."""
+        """Enforce ``UNDECIDED_SECONDS`` (the stage learns the time only from samples), and forget subflows without a
+        socket."""
         if samples.complete:
             there = samples.sockets.keys() | self._fresh
             for four_tuple in self._set.keys() - there:
@@ -103,8 +104,8 @@ class BackupFlags:
                 self.decide(token)
 
     def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
-        """Return the effects that bring the flags of a connection in line with *actions* of *rule*."""
-        # No later call may come for a connection at rest, so decide its flags now.
+        """Return the effects that set and clear the flags of a connection as *actions* of *rule* ask."""
+        # If the connection is at rest, no later call may come, so decide its flags now.
         self.decide(token)
         effects = []
         for four_tuple, action in actions.items():
@@ -118,7 +119,7 @@ class BackupFlags:
         return effects
 
     def taken_back(self, sockets: Mapping[FourTuple, KernelSubflow]) -> list[SetBackup]:
-        """Return the effects that take back unexplained flags of existing sockets."""
+        """Return the effects that clear unexplained flags of existing sockets."""
         return [self._set[each] for each in self.to_take_back if each in sockets]
 
     def confirmed(self, effect: SetBackup) -> None:
@@ -128,7 +129,8 @@ class BackupFlags:
             self._fresh.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
-        """Note that the kernel refused *effect*. It is not tried again, nor on other subflows of the connection."""
+        """Note that the kernel refused *effect*. It is not tried again, neither on this subflow nor on others of the
+        connection."""
         if effect.backup:
             self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
             self._fresh.add(effect.four_tuple)
@@ -151,7 +153,7 @@ class _Subflow:
     four_tuple: FourTuple
     path: str
     present: bool | None = None
-    """None until a sample has it or a sweep misses it."""
+    """Whether the subflow has a socket; None until a sample has it or a sweep misses it."""
     delivered: int = 0
 
 
@@ -169,9 +171,9 @@ class _Steered:
     sampled: float = 0.0
     urgent_until: float = float("-inf")
     at_rest: bool = False
-    """Nothing to do unless data flow."""
+    """Whether the connection needs no action until data flow again."""
     skipped: bool = False
-    """``steering`` did not get the last sample."""
+    """Whether ``steering`` has not got the last sample."""
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
         """Set the steered subflows and their paths; return whether they changed."""
@@ -184,11 +186,11 @@ class _Steered:
         return True
 
     def begin(self) -> None:
-        """Count the samples from here: another policy or other subflows are to be steered."""
+        """Restart the count of samples, because the policy or the steered subflows changed."""
         self.samples, self.at_rest = 0, False
 
     def rest(self, sockets: Mapping[FourTuple, KernelSubflow], now: float) -> bool:
-        """Take a sample that needs no action; return False, and take nothing, if it needs one."""
+        """Record a sample if it needs no action. If it needs one, return False and record nothing."""
         limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
         moved_at_all = False
         for subflow in self.subflows:
@@ -226,7 +228,7 @@ class _Steered:
             flowing = flowing or there.tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (there.read - self.sampled)
             subflow.delivered, subflow.present = delivered, True
             taken.append((subflow.path, there))
-        # A crowd exists as long as a connection is part of it.
+        # Crowds are weakly referenced: one exists as long as a connection's mode keeps it.
         there_too = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
         self.actions = self.steering.observe(samples.time, taken, there_too)
         self.sampled = min([each.read for _, each in taken], default=samples.time)
@@ -252,7 +254,7 @@ class SteeringStage(Stage):
         self._urgent: set[int] = set()
         self.flags = BackupFlags()
         self._crowds: WeakValueDictionary[tuple[str, bytes], Crowd] = WeakValueDictionary()
-        """By path and the client's address."""
+        """Crowds by path and client address."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force. Connections under the same mode keep their state, such as a fail-over."""
@@ -291,7 +293,7 @@ class SteeringStage(Stage):
         if action is None or action.rate is None or self._dry_run:
             return verdict
         cap = verdict.throttle
-        # The tighter cap holds. A shared cap stays: in a class of its own the connection would escape it.
+        # The tighter cap applies. A shared cap always stays: with a class of its own, the connection would escape it.
         if cap is not None and (cap.share is not Share.CONNECTION or cap.ceil <= action.rate):
             return verdict
         throttle = Throttle(rate=action.rate, share=Share.CONNECTION)
@@ -318,7 +320,7 @@ class SteeringStage(Stage):
         return self._sampled.keys() | unexplained if unexplained else self._sampled.keys()
 
     def urgent(self) -> Set[FourTuple]:
-        """Return the subflows of connections that are new or carry data, and those whose flag must go."""
+        """Return the subflows of connections that are new or carry data, and subflows whose flag must be cleared."""
         found = set(self.flags.to_take_back)
         for token in self._urgent:
             found.update([each.four_tuple for each in self._connections[token].subflows])
@@ -336,7 +338,7 @@ class SteeringStage(Stage):
                 changed, effects = [], []
             connection = self._connections.get(token)
             if connection is None:
-                continue  # it ended between two slices
+                continue  # the connection ended between two slices
             if connection.at_rest and connection.rest(sockets, samples.time):
                 if token in urgent and not connection.urgent:
                     urgent.discard(token)
@@ -344,7 +346,7 @@ class SteeringStage(Stage):
             if not samples.complete and any(
                 each.present is not False and each.four_tuple not in sockets for each in connection.subflows
             ):
-                continue  # a partial sample that lacks a subflow believed to exist
+                continue  # these are partial samples, without a subflow that probably exists
             before = connection.actions
             connection.observe(samples, self._crowds)
             (urgent.add if connection.urgent else urgent.discard)(token)
@@ -356,7 +358,7 @@ class SteeringStage(Stage):
                 effects += wanted
         for flag in self.flags.taken_back(sockets):
             connection = self._connections.get(flag.token)
-            if connection is None or connection.samples:  # otherwise its first sample, yet to come, may explain it
+            if connection is None or connection.samples:  # otherwise its first sample may still explain the flag
                 effects.append(flag)
         yield Outcome(changed, effects)
 
@@ -364,10 +366,10 @@ class SteeringStage(Stage):
         """Note that the kernel carried out *effect*."""
         self.flags.confirmed(effect)
         if self._sampled.get(effect.four_tuple) != effect.token:
-            self.flags.leave(effect.four_tuple)  # it is steered no more
+            self.flags.leave(effect.four_tuple)  # meanwhile the subflow is no longer steered
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over the flags that an earlier daemon left; those that no rule explains are taken back later."""
+        """Take over the flags that an earlier daemon left. Flags that no rule explains are cleared later."""
         self.flags.adopt(subflows)
         for token, connection in self._connections.items():
             self.flags.decide(token)
@@ -375,7 +377,8 @@ class SteeringStage(Stage):
 
 
 def steered(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple, str]]:
-    """Return the first rule that steers a connection, if any, and its subflows' paths. Data cannot follow two modes."""
+    """Return the first rule that steers a connection, if any, and the paths of its subflows. Only the first rule
+    counts, because a connection's data cannot follow two modes."""
     rule: Rule | None = None
     path_of: dict[FourTuple, str] = {}
     for each in verdicts:

@@ -18,21 +18,23 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0
 """Seconds: the usual window of a rate, the shortest and the longest."""
 MIN_WAITING, MUCH_WAITING = 0.08, 0.5
-"""Seconds that it takes to send the waiting data; below this a path is not full."""
+"""A path is full if its waiting data take at least this many seconds to be sent. The first value applies to a path near
+its baseline rate, the second to a slower path."""
 MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000
-"""Bytes. The scheduler hands out pieces of 64 KB: one proves nothing, three prove a backlog."""
+"""Bytes. The scheduler assigns pieces of 64 KB: one waiting piece proves nothing, three prove a backlog."""
 SURELY_FULL = 0.7
-"""Seconds for which more than a piece waits at every sample."""
+"""A path is full if more than one piece has waited at every sample for this many seconds."""
 BUSY = 0.7
-"""Fraction of the baseline."""
+"""Fraction of the baseline from which on a path's rate is near its baseline."""
 LOST_AFTER, LOST_ROUND_TRIPS = 0.55, 3
-"""Seconds, and round trips, for which outstanding data do not arrive."""
+"""A path is lost if outstanding data do not arrive for this many seconds, or for this many round trips if these take
+longer."""
 BACK_AFTER = 0.5
-"""Seconds with nothing outstanding on a lost path."""
+"""A lost path is back after this many seconds without outstanding data."""
 MEMORY = 60.0
 """Seconds in which a baseline falls to 1/e."""
 WAITING_SETTLES = 1.0
-"""Seconds for which little or much must wait."""
+"""Seconds for which little or much data must have waited before this counts."""
 MIN_CAP = 256_000
 """Bits/s; no mode caps a path to less."""
 
@@ -61,22 +63,22 @@ class PathLoad:
         self._carried = 0
         self._delivered: dict[FourTuple, int] = {}
         self._marks: list[tuple[float, int]] = []
-        """Times, and the bytes carried by then."""
+        """Past times, each with the bytes carried until then."""
         self.baseline = 0.0
-        """What it once gave, bits/s."""
+        """Rate that the path once had, bits/s."""
         self.waiting = 0
         self._crowd, self._told = Crowd(), (0, 0)
-        """This connection's part of the crowd: waiting bytes, bits/s."""
+        """``_told``: this connection's part of the crowd's load, waiting bytes and bits/s."""
         self.read = 0.0
-        """Time of the last read: in a sweep, seconds apart from that of another path."""
+        """When the path was last read. In a sweep, another path may be read seconds earlier or later."""
         self._alive = 0.0
         """When data last arrived, or nothing was outstanding."""
         self._empty_since: float | None = None
-        """Since when nothing is outstanding."""
+        """Since when no data are outstanding; None while some are."""
         self._idled = self._waited = self._emptied = -inf
-        """When little waited last, when much did, and when at most a piece did."""
+        """When little data waited last, when much data waited last, and when at most one piece waited last."""
         self.silent = -inf
-        """When it last gave nothing, though data were outstanding."""
+        """When the path last carried nothing although data were outstanding."""
         self.lost = False
 
     def observe(self, now: float, there: Sequence[KernelSubflow]) -> None:
@@ -129,12 +131,12 @@ class PathLoad:
 
     @property
     def idles(self) -> bool:
-        """Whether little has waited for a while."""
+        """Whether only little data have waited for some time."""
         return self.read - self._waited >= WAITING_SETTLES
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether data have waited for a while."""
+        """Whether much data have waited for some time."""
         return self.read - self._idled >= WAITING_SETTLES
 
     @property
@@ -159,13 +161,13 @@ class PathLoad:
 
     @property
     def full(self) -> bool:
-        """Whether data wait on a path near its baseline, or much data on any path. The client's crowd counts, too: each
-        of many small downloads has little waiting."""
+        """Whether data wait on the path and its rate is near the baseline, or much data wait. The client's crowd also
+        counts, because each of many small downloads has only little data waiting."""
         if not self.present:
             return False
         all_waiting = self._crowd.waiting
         crowded = all_waiting > self.waiting and all_waiting >= max(SURELY_WAITING, MIN_WAITING * self._crowd.rate / 8)
-        # With a short round trip the kernel holds no more than a piece.
+        # If the round trip is short, the kernel never holds more than one piece.
         if crowded or self.read - self._emptied >= SURELY_FULL:
             return True
         rate = max(self.rate(RATE_WINDOW), MIN_CAP)

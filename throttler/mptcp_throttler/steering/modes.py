@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each by the lightest means that works. Pure.
+"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each by the simplest means that works. Pure.
 
-*active-standby*: the standby's subflows are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup subflow when
-no other is usable. It would return at the first sign of life from the active path, which must then retransmit all its
-losses, so that nothing would arrive for seconds. So a path is lost when outstanding data do not arrive for
-``LOST_AFTER``. It is backup and the next path regular until nothing is outstanding on it for ``BACK_AFTER``.
+*active-standby*: the subflows of the standby path are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup
+subflow when no other is usable. By itself it would return at the first sign of life from the active path, which must
+then retransmit all its losses, so that no data would arrive for seconds. So this mode treats a path as lost when
+outstanding data do not arrive for ``LOST_AFTER``. It makes the lost path backup and the next path regular, until no
+data have been outstanding on the lost path for ``BACK_AFTER``.
 
 *waterfall*: a path is used while all paths before it are full or gone. Lost paths are treated as above. A path opens
 (its subflows become regular) when all paths before it had data waiting for ``FULL_AFTER``, of this connection or of its
-client's crowd. It closes when the paths before it could have carried everything for ``CLOSE_AFTER``; what a lost path
-once gave does not count. The kernel's scheduler would give most to the path with the shortest queue, so the last open
-path is capped to the overflow (:class:`Overflow`). A further path opens only if that one has no cap, because the path
-itself gives no more.
+client's crowd. It closes when the paths before it could have carried all data for ``CLOSE_AFTER``; the former rate of a
+lost path does not count. The kernel's scheduler would assign most data to the path with the shortest queue, so the last
+open path is capped to the overflow (:class:`Overflow`). A further path opens only if the last open path has no cap,
+which means that this path itself cannot carry more.
 
 *load-balancing*: bytes are shared by weight. The caps are shares of a measure. If data wait, the path that carries
 least for its weight sets the measure and the others are capped. If nothing waits on an uncapped path, the measure is

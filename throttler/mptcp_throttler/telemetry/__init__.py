@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is kept for people and programs that ask, beside what decisions need. Pure; nothing here decides anything."""
+"""State that is kept only for the status and the metrics: totals, events, latencies. Pure; no decision depends on
+it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one decision about a connection changed, computed once for all consumers. Pure."""
+"""Computes the changes of one decision about a connection, once for all consumers. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Verdicts = tuple[Verdict, ...]
 
 class Decision(NamedTuple):
     """The verdicts of one connection, and the changes of its caps, per subflow and direction. A new rate of a cap that
-    balances loads is no change: it has many a minute."""
+    balances loads does not count as a change, because there are many a minute."""
 
     token: int
     connection: Connection | None  # None if it has ended
@@ -24,7 +24,7 @@ class Decision(NamedTuple):
     now: float  # monotonic seconds
     is_dry: bool  # a dry run only names these caps
     turns: bool = False
-    """All caps go, because a dry run began or ended; another decision follows."""
+    """Whether all caps are removed because a dry run began or ended; then another decision follows."""
     got: Sequence[Verdict] = ()  # new caps
     changed: Sequence[tuple[Verdict, Verdict]] = ()  # other caps or rates: before and after
     lost: Sequence[tuple[Verdict, Verdict]] = ()  # removed caps: before and after
@@ -56,7 +56,7 @@ class Comparer:
 
 
 def _compared(decision: Decision) -> Decision:
-    """Return *decision* with what it changes."""
+    """Return *decision* completed with its changes."""
     before, after = decision.before, decision.after
     if len(before) == len(after) and all(map(_is_as_before, before, after)):
         return decision
@@ -80,7 +80,8 @@ def without_caps(verdicts: Verdicts) -> Verdicts:
 
 
 def _is_as_before(had: Verdict, verdict: Verdict) -> bool:
-    """Compare by identity first: usually nothing changes, and the objects are the same."""
+    """Tell whether two verdicts have the same cap. Compare by identity first, because usually the objects are the
+    same."""
     return (
         had.throttle is verdict.throttle
         and (had.scope is verdict.scope or had.scope == verdict.scope)

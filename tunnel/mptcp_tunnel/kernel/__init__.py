@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the tunnel has in the kernel: programs, a device, routes, and packets of its own."""
+"""The tunnel's part in the kernel: BPF programs, a device, routes, and the messages as packets."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The virtual device, and the routes that lead a tunnel's packets to it. rtnetlink(7).
+"""The virtual device, and the routes that direct a tunnel's packets to it. rtnetlink(7).
 
-Names and numbers are fixed, so that a start removes what a killed daemon left, and makes it anew.
+Names and numbers are fixed, so that a start can remove the objects that a killed daemon left, and make them anew.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from mptcp_tunnel.model import Address, End
 DEVICE: Final = "mptcp-udp"
 _PEER_DEVICE: Final = "mptcp-udp-end"
 ADDRESSES: Final = (ip_address("198.18.0.1"), ip_address("fd6d:7074:6370::1"))
-"""Of the device: tunnel programs send from these. 198.18.0.0/15 is for tests of network devices (RFC 2544), so that no
-uplink has it; the IPv6 one is in our unique local prefix (RFC 4193)."""
+"""Addresses of the device, from which tunnel programs send. 198.18.0.0/15 is reserved for tests of network devices (RFC
+2544), so no uplink has it; the IPv6 address is in the project's unique local prefix (RFC 4193)."""
 _FAR_4, _FAR_6 = ip_address("198.18.4.0"), ip_address("fd6d:7074:6370::1:0")
-"""The first addresses that stand for relays; there are at most 1,024."""
+"""The first of the addresses that represent relays. There are at most 1,024 relays."""
 TABLE: Final = 7712
 PREFERENCE: Final = 7712
 MTU: Final = 1500
 
 
 def far_end(number: int, port: int, version: int) -> End:
-    """Return the stand-in for the other end of a proxy's tunnel *number*, as the tunnel program sees it."""
+    """Return the address and port that represent, for the tunnel program, the other end of a proxy's tunnel
+    *number*."""
     return End((_FAR_4 if version == 4 else _FAR_6) + number, port)
 
 
 def near_end(port: int, version: int) -> End:
-    """Return the local tunnel program's end, as it sees it."""
+    """Return the address and port from which the local tunnel program sends."""
     return End(ADDRESSES[0 if version == 4 else 1], port)
 
 
@@ -69,12 +70,13 @@ class Network:
             index, other = index_of(DEVICE), index_of(_PEER_DEVICE)
             # No ARP: packets are redirected before they need a link-layer address.
             self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
-            # The kernel takes bundles of packets (UDP GSO) apart before they reach the other end.
+            # So the kernel splits bundles of packets (UDP GSO) before they reach the other end of the device.
             self._route.link("set", index=index, gso_max_segs=1)
             self._settle(index, other)
         except NetlinkError as error:
             raise KernelError(f"make the device {DEVICE}: {reason(error)}") from error
-        # Packets are joined into it from other devices: any reverse path to their senders is enough (RFC 3704).
+        # The joiner redirects packets from other devices to this one, so any reverse path to their senders must suffice
+        # (RFC 3704).
         with suppress(OSError):
             Path(f"/proc/sys/net/ipv4/conf/{DEVICE}/rp_filter").write_text("2", encoding="ascii")
         return index, bytes.fromhex(self._attribute(index, "IFLA_ADDRESS").replace(":", ""))
@@ -101,14 +103,14 @@ class Network:
                 self._route.link("del", index=found[0])
 
     def lead_far_ends(self, version: int) -> None:
-        """Route packets to every relay's stand-in to the device, with one rule. Raises KernelError."""
+        """Route the packets to all addresses that represent relays to the device, with one rule. Raises KernelError."""
         base, length = (_FAR_4, 22) if version == 4 else (_FAR_6, 118)
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         self._rules[version] = {"family": family, "dst": str(base), "dst_len": length}
         self._add(self._rules[version])
 
     def mend(self, index: int) -> None:
-        """Restore what others removed; systemd-networkd removes foreign rules and routes. Raises KernelError."""
+        """Restore rules and routes that other programs removed, as systemd-networkd does. Raises KernelError."""
         if index_of(DEVICE) != index:
             raise KernelError(f"{DEVICE} is another device now")
         try:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Messages as UDP packets with the tunnel program's port, without a socket of that port. raw(7), packet(7).
+"""Sends and receives messages as UDP packets with the tunnel program's port, without a socket that is bound to that
+port. raw(7), packet(7).
 
-They leave by the uplink that they probe, from its address and that port, so that they keep a NAT's mapping for the
-tunnel open. They come in by a packet socket, with a filter for their first two bytes.
+Messages leave by the uplink that they probe, from its address and the program's port, so that they keep a NAT's mapping
+for the tunnel open. They come in by a packet socket, with a filter for their first two bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SOL_PACKET, _PACKET_IGNORE_OUTGOING = 263, 23
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_PKTINFO = 26, 33, 35, 8
 _TIMESPEC = struct.Struct("@ll")
 _BELIEVED: Final = 10_000_000_000
-"""Nanoseconds. If a stamp says that a message waited longer, the wall clock was set meanwhile."""
+"""Nanoseconds. If a time stamp says that a message waited longer than this, the wall clock was set meanwhile."""
 _ETH_P_ALL: Final = 3
 _LARGEST: Final = 2048
 _ANCILLARY: Final = socket.CMSG_SPACE(16)
@@ -34,7 +35,7 @@ _ROOM: Final = 2 << 20
 _FIRST: Final = MAGIC << 8 | VERSION
 _INSTRUCTION = struct.Struct("=HBBI")
 _FILTER: Final = (
-    # The data begin with the IP header: a cooked packet socket.
+    # The data begin with the IP header, because the packet socket is a cooked one.
     (0x30, 0, 0, 0),  # ldb [0]
     (0x74, 0, 0, 4),  # rsh 4
     (0x15, 0, 5, 4),  # jeq 4, otherwise IPv6
@@ -56,7 +57,7 @@ class Received(NamedTuple):
     ends: Ends
     payload: bytes
     came: int = 0
-    """When the kernel received it, nanoseconds of the monotonic clock: this process may have read it late."""
+    """When the kernel received the message, nanoseconds of the monotonic clock. This process may have read it later."""
 
 
 class Receiver:
@@ -73,7 +74,7 @@ class Receiver:
         self._program = ctypes.create_string_buffer(program, len(program))
         wanted = struct.pack("@HP", len(_FILTER), ctypes.addressof(self._program))
         try:
-            # Otherwise the kernel would copy each leaving packet to the filter.
+            # Otherwise the kernel would also pass each outgoing packet to the filter.
             self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, wanted)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _ROOM)
@@ -171,14 +172,14 @@ class Sender:
     def send(self, ends: Ends, payload: bytes, class_id: int) -> None:
         """Send *payload* in an HTB class. A packet that cannot leave counts as lost."""
         packet, source = packet_of(ends, payload), ends.local.address
-        # The kernel routes by this source; it ignores the one in the header.
+        # The kernel routes by the source given here, and ignores the source in the header.
         if source.version == 4:
             told = socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4x", 0, source.packed)
         else:
             told = socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, source.packed + bytes(4)
         with suppress(OSError):
             if class_id != self._classes[source.version]:
-                # A probe must wait in the tunnel's own queue. Handles from 8000:0 on do not fit a C int.
+                # A probe must wait in the queue of the tunnel's class. Handles from 8000:0 on do not fit a C int.
                 packed = struct.pack("=I", class_id)
                 self._sockets[source.version].setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, packed)
                 self._classes[source.version] = class_id
@@ -193,7 +194,7 @@ def packet_of(ends: Ends, payload: bytes) -> bytes:
     header = struct.pack("!HHHH", local.port, remote.port, size, 0)
     udp = struct.pack("!HHHH", local.port, remote.port, size, checksum(pseudo + header + payload)) + payload
     if isinstance(local.address, IPv4Address):
-        # Don't fragment, so that a path that is too narrow shows.
+        # Set "don't fragment", so that a too small MTU of the path shows as a loss.
         ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + size, 0, 0x4000, 64, socket.IPPROTO_UDP, 0)
     else:
         assert isinstance(local.address, IPv6Address)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The splitter and the joiner in the kernel, and their maps. bpf(2), tc-bpf(8).
 
-The structures match ``programs/tunnel.h``; the loader compares the sizes of the maps' ones.
+The structures match ``programs/tunnel.h``; the loader compares the sizes of the structures in maps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROGRAMS: Final = Path(__file__).parent / "programs"
 SPLITTER, JOINER, IP_JOINER = "mptcp_split", "mptcp_join", "mptcp_join_ip"
 _BYTE_TIME_SHIFT: Final = 10
 ROOM: Final = 100_000_000
-"""Nanoseconds that a path's virtual queue may hold before every other path is better."""
+"""Maximum length of a path's virtual queue, nanoseconds; beyond it, every other path is better."""
 _END = struct.Struct("=16sHH")
 _NUMBER = struct.Struct("=I")
 _PLACE = struct.Struct("=II")
@@ -37,7 +37,7 @@ _HOP = struct.Struct("=I16s")
 _PATH = struct.Struct(f"={2 * _END.size}s{_HOP.size}sIIIQQQQ")
 _TUNNEL = struct.Struct(f"={2 * _END.size}sQQQII{MOST_PATHS * _PATH.size}s")
 PATH_STATE = struct.Struct("=QQQQQ")
-"""When the path's virtual queue is empty, then its counters."""
+"""The time when the path's virtual queue will be empty, then the path's counters."""
 STATE_HEAD = struct.Struct("=QQ")
 """Number of the last packet, and the clock of WEIGHTS; the paths follow."""
 _SETTINGS = struct.Struct("=I8s8192s")
@@ -48,7 +48,7 @@ _WITH_ETHERNET = (1, 772)
 _ALL = 3
 """ETH_P_ALL."""
 _PREFERENCE: Final = 7
-"""Identifies our filters."""
+"""Preference of the tunnel's filters, by which they are recognized."""
 
 
 def packed_end(end: End) -> bytes:
@@ -78,16 +78,17 @@ class Programs:
     """Both programs, attached to the devices of one network namespace."""
 
     def __init__(self, device: int, address: bytes, ports: Iterable[int]) -> None:
-        """*device*: the virtual one's index, *address*: its MAC; *ports*: of tunnel programs. Raises KernelError."""
+        """*device*: index of the virtual device; *address*: its MAC address; *ports*: of tunnel programs. Raises
+        KernelError."""
         self._bpf = Bpf()
         self._route = IPRoute()
         self._device = device
         self._attached: dict[tuple[int, int], str] = {}
         self._counted: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
-        """By tunnel: the value read last, and its counters."""
+        """For each tunnel, the value read last, and the counters in it."""
         self._places: dict[Ends, tuple[int, int]] = {}
         self._hooks: set[int] = set()
-        """Interfaces whose clsact qdisc is ours."""
+        """Interfaces to which the tunnel added a clsact qdisc."""
         bits = bytearray(1 << 13)
         for port in ports:
             bits[port // 8] |= 1 << port % 8
@@ -140,7 +141,7 @@ class Programs:
         self._attach(uplink, _INGRESS, JOINER if has_header else IP_JOINER)
 
     def mend(self) -> None:
-        """Attach the programs again where others detached them. Raises KernelError."""
+        """Attach the programs again if other programs detached them. Raises KernelError."""
         for (interface, parent), program in list(self._attached.items()):
             try:
                 socket.if_indextoname(interface)
@@ -154,7 +155,8 @@ class Programs:
     def set_tunnel(
         self, number: int, inside: Ends, paths: Sequence[PathState | None], split: Split, queue: int = 0
     ) -> None:
-        """Set a tunnel for the splitter. *queue*: a path's longest queue, nanoseconds; 0: any. Raises KernelError."""
+        """Set a tunnel for the splitter. *queue*: maximum queue of a path, nanoseconds; 0 means no maximum. Raises
+        KernelError."""
         packed = b"".join(
             bytes(_PATH.size) if path is None else _packed_path(path, split.share(index))
             for index, path in enumerate(paths)
@@ -192,7 +194,7 @@ class Programs:
         return found
 
     def _attach(self, interface: int, parent: int, program: str) -> None:
-        left = program in self._names(interface, parent)  # from a killed daemon
+        left = program in self._names(interface, parent)  # a killed daemon left it
         try:
             self._route.tc("add", "clsact", interface)
             self._hooks.add(interface)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The resequencer: a program that holds packets of a netfilter queue until their predecessors have come.
+"""The resequencer: a program that holds packets of a netfilter queue until the packets before them have arrived.
 
-It is in C (``resequencer/``). If it is not running, the queue lets packets pass as they come (``bypass``). A packet's
-number is in IPv4's identification, or in IPv6's flow label.
+The program is written in C (``resequencer/``). If it is not running, the queue passes packets as they come
+(``bypass``). A packet's number is in IPv4's identification field, or in IPv6's flow label.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ _NFTABLES: Final = f"""\
 }}
 """
 _IPTABLES: Final = {"iptables": ("ip", "raw"), "ip6tables": ("ip6", "raw")}
-"""By program: the nftables table that iptables-nft uses."""
+"""For each program, the nftables table that iptables-nft uses."""
 _RULES_OF_CHAIN: Final = re.compile(r"chain (?!PREROUTING\b)|policy \w+;\n\t\t\S")
-"""Another chain in it, or a rule."""
+"""Matches if the table has another chain, or any rule."""
 _RULE: Final = f"-i {DEVICE} -p udp -j NFQUEUE --queue-num {QUEUE} --queue-bypass".split()
 
 
 class Resequencer:
-    """The program, and the rule that gives it packets."""
+    """The program, and the rule that queues packets for it."""
 
     def __init__(self) -> None:
         """Raises KernelError."""
         self._process = _started()
         self._undo: list[tuple[Sequence[str], str]] = []
         self._rules: list[tuple[Sequence[str], Sequence[str], str]] = []
-        """For each: the command that tests whether it exists, the one that makes it, and that one's input."""
+        """For each rule: the command that tests whether it exists, the command that makes it, and that command's
+        input."""
         self._made_tables: list[tuple[str, str]] = []
         """Tables of iptables that did not exist before."""
         try:
@@ -69,8 +70,8 @@ class Resequencer:
                     _run(["nft", "delete", "table", *table])
 
     def mend(self) -> bool:
-        """Restore removed rules, and restart an ended program; tell whether it was restarted: it knows no tunnel then.
-        Raises KernelError."""
+        """Restore removed rules, and restart the program if it has ended. Return whether it was restarted, because it
+        then has no tunnels. Raises KernelError."""
         for there, make, text in self._rules:
             try:
                 _run(there)

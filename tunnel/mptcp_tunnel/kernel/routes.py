@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Gateways and local addresses, from the kernel. rtnetlink(7).
 
-Not by pyroute2, which takes milliseconds per query: a thousand relays may come at once, each by two or three addresses.
+pyroute2 is not used, because it takes milliseconds per query, and a thousand relays may come at once, each by two or
+three addresses.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Routes:
         self._socket.close()
 
     def next_hop(self, to: Address, source: Address, interface: int) -> Address:
-        """Return the gateway to *to* from *source* by an interface, *to* itself if on the link. Raises KernelError."""
+        """Return the gateway from *source* to *to* by an interface, or *to* itself if it is on the link. Raises
+        KernelError."""
         family = socket.AF_INET if to.version == 4 else socket.AF_INET6
         bits = to.max_prefixlen
         body = _ROUTE.pack(family, bits, bits, 0, 0, 0, 0, 0, 0)
@@ -78,7 +80,8 @@ class Routes:
         return found
 
     def way(self, to: Address, interface: str, addresses: Mapping[int, Sequence[Address]]) -> tuple[Address, Address]:
-        """Return what :meth:`next_hop` does, and the source, one of the *addresses*. Raises KernelError."""
+        """Return the next hop as in :meth:`next_hop`, and the source address, one of *addresses*. Raises
+        KernelError."""
         index = index_of(interface)
         there = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]
         if not there:
@@ -96,7 +99,7 @@ class Routes:
                 length, kind, flags, number, _ = _HEADER.unpack_from(answer)
                 message, answer = answer[_HEADER.size : length], answer[max(_HEADER.size, length + 3 & ~3) :]
                 if number != self._number:
-                    continue  # the answer to an abandoned query
+                    continue  # an answer to an earlier, abandoned query
                 if kind == _DONE:
                     return found
                 if kind == _ERROR:

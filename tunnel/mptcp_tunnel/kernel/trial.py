@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries what the tunnel needs of the kernel, in a network namespace that ends with the process.
+"""Tries the kernel features that the tunnel needs, in a network namespace that ends with the process.
 
 It prints one JSON object: each feature with null if it works, otherwise with the reason.
 """
@@ -40,7 +40,8 @@ NEEDS: Final = {
 
 
 def missing() -> dict[Need, str]:
-    """Return what this host lacks and why. Raises nothing: what could not be tried counts as lacking."""
+    """Return the features that this host lacks, each with the reason. Raises nothing: a feature that could not be tried
+    counts as missing."""
     results, refusal = in_fresh_namespace(__name__, ())
     if refusal:
         return {Need("a trial of the kernel", "what it lacks is not known", "run this as root"): refusal}

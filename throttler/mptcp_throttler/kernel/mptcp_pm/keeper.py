@@ -30,7 +30,8 @@ READY, OK, HOLD, RELEASE, END = b"ready", b"ok", b"hold", b"release", b"end"
 START_SECONDS = 10.0
 """Time for the throttler that started the keeper to connect."""
 FIRST_CHECK_SECONDS = 0.1
-"""By then every connection whose handshake was in progress when the sysctls were restored is visible."""
+"""Delay of the first check. After it, every connection is visible whose handshake was in progress when the sysctls were
+restored."""
 CHECK_SECONDS = 1.0
 RETRY_SECONDS = 600.0
 CHECK_SHARE = 0.05
@@ -62,7 +63,7 @@ class Keeper:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def run(self) -> None:
-        """Serve until nobody needs this process any longer."""
+        """Serve until no throttler and no connection needs this process."""
         while True:
             # Handle the owner first: a successor gets in only after the owner's sysctls are restored.
             if self._owner is not None:
@@ -144,7 +145,7 @@ class Keeper:
         try:
             tokens = waiting_tokens()
         except OSError as error:
-            # If in doubt, stay: a connection may need us.
+            # If in doubt, continue to run, because a connection may need this process.
             syslog.syslog(syslog.LOG_ERR, f"list MPTCP sockets: {error}; the keeper goes on listening")
             self._pause = RETRY_SECONDS
             return True
@@ -152,7 +153,8 @@ class Keeper:
             self._left = tokens
         else:
             self._left &= tokens
-            # Not before the second check: the SIGTERM that ended the throttler may still be on its way to us.
+            # Do this only at the second check: the SIGTERM that ended the throttler may still be on its way to this
+            # process.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._pause = max(CHECK_SECONDS, (time.monotonic() - began) / CHECK_SHARE)
         return bool(self._left)

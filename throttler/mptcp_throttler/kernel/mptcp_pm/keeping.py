@@ -27,7 +27,8 @@ from mptcp_throttler.kernel.sysctl import NOTE
 
 NAME = "path-manager.sock"
 TIMEOUT_SECONDS = 10.0
-"""An answer takes far less than 1 ms, a process start about 50 ms; on a busy machine much longer."""
+"""Maximum wait for an answer or a start of the keeper. An answer takes far less than 1 ms, a process start about 50 ms,
+but on a busy machine both may take much longer."""
 _TRIES, _PAUSE_SECONDS = 40, 0.05
 
 
@@ -62,7 +63,7 @@ class KeeperConnection:
             return False
 
     def close(self) -> None:
-        """Close the connection; the keeper takes that for our death."""
+        """Close the connection; the keeper then acts as if this process had died."""
         self._connection.close()
 
     async def _leave(self, message: bytes) -> None:

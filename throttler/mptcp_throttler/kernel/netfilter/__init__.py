@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Netfilter: what sends a subflow's packets to its class."""
+"""Netfilter: the rules and sets that direct a subflow's packets to its class."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Answers that show subflows.
 
-``status`` shows all, from what the daemon has stored; ``connections`` a page of them with the state of their sockets;
-``client`` what the owner of one connection may see; ``budgets`` what is left to one address.
+``status`` shows all subflows, from the daemon's stored state. ``connections`` shows a page of them, with the state of
+their sockets. ``client`` shows what the owner of one connection may see; ``budgets`` shows the volume left to one
+address.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Samples = Mapping[FourTuple, KernelSubflow]
 
 
 def status_connections(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
-    """Yield every connection, one at a time: there may be ten thousand."""
+    """Yield every connection, one at a time, because there may be ten thousand."""
     subflow_answers, samples = _SubflowAnswers(snapshot), snapshot.latest_samples()
     for connection in list(snapshot.connections.values()):
         yield {
@@ -95,7 +96,7 @@ class _SubflowAnswers:
         return found
 
 
-_own_end = lru_cache(256)(end_text)  # twenty thousand subflows share a few
+_own_end = lru_cache(256)(end_text)  # cached, because twenty thousand subflows share a few proxy addresses
 
 
 def _cap(subflow: Subflow, verdict: Verdict | None, planner: Planner, landing: Set[FourTuple]) -> answers.CapAnswer:
@@ -158,7 +159,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Conn
         four_tuples = [each.four_tuple for each in connection.subflows]
         carried = [_carried(snapshot, each, samples) for each in four_tuples]
         rates = [traffic.rates(each) for each in four_tuples]
-        # By current rates; if all are zero, by bytes carried so far.
+        # Order by current rates; if all are zero, by bytes carried so far.
         weights = [(each.sent or 0) + (each.received or 0) for each in rates]
         weights = weights if sum(weights) else [sum(each) for each in carried]
         total = sum(weights)
@@ -195,7 +196,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Conn
 
 
 def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Samples) -> tuple[int, int]:
-    """Return the bytes sent and received: by the socket, otherwise by the last sample."""
+    """Return the bytes sent and received, from the socket or, if it is not in *samples*, from the last sample."""
     sample = samples.get(four_tuple)
     if sample is not None:
         return sample.bytes_acked, sample.bytes_received
@@ -206,8 +207,8 @@ def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Samples) -> tup
 
 
 def client(snapshot: Snapshot, request: Request) -> answers.ClientAnswer:
-    """Return what the owner of the one connection that *request* means may see; nothing if there is none, or several.
-    A token takes precedence: the subflow may have ended, and another connection may have its endpoint now."""
+    """Return what the owner of the connection may see that *request* names; nothing if it matches none or several.
+    A token takes precedence over an endpoint: another connection may use the endpoint of an ended subflow."""
     token, local = request.get("token"), request.get("local")
     if token is not None:
         connection = snapshot.connections.get(token)
@@ -259,9 +260,9 @@ def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answ
 
 
 def client_budgets(snapshot: Snapshot, address: bytes) -> list[answers.OwnBudget]:
-    """Return the accounts of *address*, packed, and those that it shares with others; the fullest first. It needs no
-    connection: an operating system asks what is left when it joins a network, before it opens any. So budgets that
-    would meter a subflow from *address* count as well."""
+    """Return the accounts of *address*, packed, and those that it shares with others; the fullest first. *address* need
+    not have a connection: an operating system asks for the volume left when it joins a network, before it opens any
+    connection. So budgets that would meter a subflow from *address* are included."""
     policy, text = snapshot.policy, address_text(address) or ""
     decided = (each for verdicts in snapshot.engine.decisions.verdicts.values() for each in verdicts)
     names = _would_meter(snapshot, address) | _metering(each for each in decided if each.four_tuple.remote == address)

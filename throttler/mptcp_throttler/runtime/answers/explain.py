@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The answers to ``events``, what happened, and ``explain``: why a subflow has its cap or none."""
+"""The answers to ``events``, which lists what happened, and ``explain``, which states why a subflow has a cap or
+none."""
 
 from __future__ import annotations
 
@@ -24,20 +25,20 @@ from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
 
 MAX_CONNECTIONS: Final = 50
-"""Maximum of explained connections; of a client's, the latest."""
+"""Maximum number of explained connections. If a client has more, the latest ones are explained."""
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
 _STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")
-"""In the engine's order."""
+"""The stages in the engine's order."""
 _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
 _KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
 
 
 def events(snapshot: Snapshot, request: Request) -> Iterator[EventAnswer]:
-    """Yield the requested events: the first after a number; without one, the latest."""
+    """Yield the requested events: the first ones after a given number, or the latest ones if no number is given."""
     ring = snapshot.engine.events.ring
     after, limit = request.get("after"), request.get("limit")
     client, token, rule = (request.get(name) for name in ("client", "token", "rule"))
-    # The client's address of each connection that exists or that an event names.
+    # The client address of each connection that exists or that an event names.
     clients = {token: each.client for token, each in snapshot.connections.items()}
     for event in ring.after(0):
         if event.token is not None and event.four_tuple is not None:
@@ -101,7 +102,8 @@ def explain(snapshot: Snapshot, request: Request) -> ExplainAnswer:
     if token is not None:
         found = [connections[token]] if token in connections else []
     elif endpoint is not None:
-        # Once each, although several subflows to different addresses of this host may have the endpoint.
+        # Take each connection once: several of its subflows, to different addresses of this host, may have the same
+        # endpoint.
         found = list({each.token: each for each, _ in snapshot.connections_with(endpoint)}.values())
     else:
         found = [each for each in connections.values() if any(one.four_tuple.remote == client for one in each.subflows)]
@@ -195,9 +197,10 @@ class _Explained:
     def _since(self, stage: StageName, verdict: Verdict, tried: Sequence[Tried]) -> float | None:
         """Return when the stage last acted on the subflow, by its *verdict*; None if unknown.
 
-        Without an event, this is the latest of: the subflow's begin, the policy's, the budget period's, and when hours
-        last opened its rule or closed an earlier one. Steering has events of backup flags only: it counts from the last
-        subflow among which data are spread. None if an event that is no longer kept may have begun it.
+        If there is no event, this is the latest of these times: when the subflow began, when the policy came into
+        force, when the budget's period began, and when the hours of a rule last opened this rule or closed an earlier
+        one. Steering has events only for backup flags: its time is the begin of the last subflow that it spreads data
+        over. The time is unknown if it may have begun with an event that is no longer kept.
         """
         if stage not in _EVENTS:
             return None
@@ -208,7 +211,7 @@ class _Explained:
         if found and (stage != "budgets" or _says(verdict, found[-1])):
             return max(found[-1].time, opened)
         if stage == "budgets" and verdict.budget is not None and verdict.budget.budget is not None:
-            # A period and a policy begin without an event.
+            # No event reports the begin of a period or of a policy.
             begin, _ = period(verdict.budget.budget, self._snapshot.policy.time_zone, self._snapshot.now)
             opened = max(opened, begin, found[-1].time if found else 0.0)
         subflows = self._connection.subflows
@@ -238,7 +241,7 @@ class _Explained:
 
 
 def _says(verdict: Verdict, event: Happened) -> bool:
-    """Tell whether *event* says of the budget what *verdict* says now: the same step, the same end of its period."""
+    """Tell whether *event* reports the state of the budget in *verdict*: the same step, and the same end of period."""
     sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
     reasons = verdict.reason, "" if verdict.beside is None else verdict.beside.reason
     return any(sentence.removesuffix(CUT) in each for each in reasons)

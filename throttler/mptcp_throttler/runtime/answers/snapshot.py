@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the daemon knew when it was asked: the source of every answer, in a child.
+"""The state of the daemon at the time of a request: the source of every answer, in a child process.
 
-A child is a copy of the daemon: its changes are its own. It must not use the daemon's sockets, because it would read
-data meant for the daemon; so it queries the kernel through its own. What the kernel refuses is logged, and missing from
-the answer.
+A child is a copy of the daemon: its changes do not affect the daemon. It must not use the daemon's sockets, because it
+would read data meant for the daemon; so it queries the kernel through sockets of its own. A query that the kernel
+refuses is logged, and its data are missing from the answer.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The parts of the daemon, all at rest."""
+    """The parts of the daemon; none of them changes while an answer is made."""
 
     now: float
     """Seconds since the epoch."""
     started: float
     policy_since: float
-    """When the policy in force was taken, monotonic seconds as *started*."""
+    """When the policy in force was taken, in monotonic seconds like *started*."""
     pid: int
     engine: Engine
     budgets: Budgets
@@ -80,7 +80,7 @@ class Snapshot:
 
     @property
     def planners(self) -> tuple[Planner, Planner]:
-        """Of downloads and of uploads."""
+        """The planners of downloads and of uploads."""
         return self.engine.downloads.planner, self.engine.uploads.planner
 
     def verdicts(self, token: int) -> tuple[Verdict, ...]:
@@ -95,7 +95,7 @@ class Snapshot:
                     yield connection, subflow
 
     def latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
-        """Return the samples of the last sweep, or new ones if it is old."""
+        """Return the samples of the last sweep, or of a new sweep if the last one is old."""
         sampler = self.engine.sampler
         if not sampler.is_current():
             try:
@@ -108,7 +108,7 @@ class Snapshot:
     def look_up(
         self, four_tuples: Sequence[FourTuple]
     ) -> tuple[Mapping[FourTuple, KernelSubflow], Mapping[FourTuple, SocketDetails]]:
-        """Return what the kernel says of these sockets now."""
+        """Return the current state of these sockets from the kernel."""
         try:
             sockets = self._sockets()
             return sockets.look_up(four_tuples), sockets.details(four_tuples)

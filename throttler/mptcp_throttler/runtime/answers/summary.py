@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The answers to ``head``, ``summary`` and ``clients``: totals.
 
-Neither size nor cost of the first two depends on the number of connections: the daemon keeps count with each decision;
-only caps in transition are looked at here. ``clients``, who uses what, passes once over the connections, and makes rows
-only for the clients that are shown.
+For ``head`` and ``summary``, neither size nor cost depends on the number of connections: the daemon updates the counts
+with each decision, and only caps in transition are looked at here. ``clients`` lists the use of each client. It passes
+once over the connections, and makes rows only for the clients that are shown.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_w
 log = logging.getLogger(__name__)
 
 MAX_CLASSES: Final = 256
-"""Maximum of listed classes; caps per client may be more."""
+"""Maximum number of listed classes. A policy with caps per client may have more."""
 MAX_BUDGETS: Final = 100
-"""Maximum of listed accounts; more if the policy has more budgets, one of each."""
+"""Maximum number of listed accounts. If the policy has more budgets than this, one account of each is listed."""
 MAX_TUNNEL_PATHS: Final = 1000
 
 
@@ -138,7 +138,7 @@ def summary(snapshot: Snapshot) -> answers.SummaryAnswer:
 
 
 def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
-    """Yield the cap of each subflow on which it is not in force yet."""
+    """Yield, for each subflow whose cap is not in force yet, the key of that cap."""
     for planner in snapshot.planners:
         for four_tuple in planner.onsets():
             standing = snapshot.engine.traffic.standing(four_tuple, planner.direction)
@@ -148,7 +148,7 @@ def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
 
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:
     """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
-    Limits are those of existing classes; for a cap that no subflow has, those that it would have."""
+    The limits are taken from the existing class; if no subflow has the cap, from the class that it would get."""
     rules, caps = snapshot.policy.rules, snapshot.engine.traffic.caps
     throttles = {key: rule.throttle for rule in rules for key in _keys(rule, snapshot.policy)}
     place = {rule.name: index for index, rule in enumerate(rules)}
@@ -181,10 +181,10 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
 
 
 def _keys(rule: Rule, policy: Policy) -> Iterator[CapKey]:
-    """Yield the keys by which the cap of *rule*, if any, may be counted."""
+    """Yield the keys under which the cap of *rule*, if it has one, may be counted."""
     if rule.throttle is None:
         return
-    # A rule without paths is for every subflow, including those on no path.
+    # A rule without paths applies to every subflow, including subflows on no path.
     for path in rule.paths if rule.paths is not None else (*policy.paths, None):
         for direction in rule.direction:
             yield CapKey(rule.name, path, direction)
@@ -221,7 +221,7 @@ class _Client:
         self.connections = self.subflows = self.capped = 0
         self.sent = self.received = self.sent_rate = self.received_rate = 0
         self.budgets: list[answers.AccountAnswer] = []
-        """The fullest first."""
+        """The client's accounts, the fullest first."""
 
     def take(self, connection: Connection, snapshot: Snapshot, is_dry: bool) -> None:
         traffic = snapshot.engine.traffic
@@ -267,7 +267,7 @@ def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
     is_dry = snapshot.policy.dry_run
     for connection in list(snapshot.connections.values()):
         address = connection.client
-        if not address:  # its last subflow has ended, but the connection has not yet
+        if not address:  # the connection's last subflow has ended, but the connection has not ended yet
             continue
         client = found.get(address)
         if client is None:
@@ -291,7 +291,7 @@ def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
 
 
 def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> list[_Client]:
-    """Return first the clients that used most of their own budget, connected or not; then the others."""
+    """Return at most *limit* clients: first those that used the largest part of their own budget, connected or not."""
     policy = snapshot.policy
     most = limit * max(1, len(policy.budgets))
     _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, most)
@@ -308,9 +308,9 @@ def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> 
 
 
 def _plain_tcp(snapshot: Snapshot, most: int) -> answers.PlainTcp | None:
-    """Return how many sockets on the proxy's ports are no known subflow, and the *most* clients with the most of them;
-    None if unknown. Only MPTCP is tracked, so this reads the kernel's lists of TCP sockets. An MPTCP connection from
-    the last milliseconds may be among them."""
+    """Return the number of sockets on the proxy's ports that are no known subflow, and the *most* clients with the most
+    of them; None if unknown. Only MPTCP is tracked, so this reads the kernel's lists of TCP sockets. An MPTCP
+    connection that began in the last milliseconds may be counted by mistake."""
     ports = frozenset(snapshot.settings.ownership.listen_ports)
     traffic = snapshot.engine.traffic
     found: Counter[bytes] = Counter()
@@ -321,12 +321,12 @@ def _plain_tcp(snapshot: Snapshot, most: int) -> answers.PlainTcp | None:
                 four_tuples = (unmapped(FourTuple(*each)) for each in ours)
                 found.update(each.remote for each in four_tuples if traffic.standing(each, Direction.DOWN) is None)
         except FileNotFoundError:
-            continue  # a kernel without IPv6
+            continue  # the kernel has no IPv6
         except OSError as error:
             log.warning("%s: %s; an answer does not say who uses plain TCP", table, error.strerror)
             return None
     for address in [each for each in found if ip_address(each).is_loopback]:
-        del found[address]  # this host's own, such as queries for Squid's figures
+        del found[address]  # connections of this host itself, such as queries for Squid's statistics
     return {
         "connections": found.total(),
         "total": len(found),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The answer to ``what_if``: which live subflows another policy would cap or treat otherwise.
+"""The answer to ``what_if``: the live subflows that another policy would cap or treat differently.
 
 It compares only what a policy does to a subflow: its cap, its part in a steering mode, the budget that meters it, and
 whether any of that is a dry run. The current state of paths, such as a fail-over of steering, makes no difference.
@@ -24,31 +24,31 @@ from mptcp_throttler.views.requests import RequestError
 from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
 
 MAX_LISTED: Final = 200
-"""Subflows listed as changed, and as many listed as capped unchanged."""
+"""Maximum number of subflows listed as changed, and also of those listed as capped without a change."""
 MAX_SECONDS: Final = 2.5
-"""The console waits for 3 s."""
+"""Maximum duration of the query, because the console waits for 3 s."""
 NICE: Final = 0
-"""That of the proxy."""
+"""Priority (nice value) of the child: the same as that of the proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Treatment:
-    """What a policy does to one subflow in one direction. Equal ones make no difference to the subflow."""
+    """The effects of a policy on one subflow in one direction. If they are equal, the subflow is not affected."""
 
     cap: tuple[str, Throttle] | None = None
-    """The rule and its limits; also a cap of a budget or of load balancing."""
+    """Name of the rule, and limits of the cap, which may come from a budget or from load balancing."""
     steering: str = ""
     budget: Budget | None = None
-    """The one that meters it, used up or not."""
+    """The budget that meters the subflow, whether it is used up or not."""
     dry_run: bool = False
-    """None of it is done. Set only if something would be."""
+    """Whether none of this is applied because of a dry run. Set only if a cap or a steering mode would apply."""
 
     @property
     def capped(self) -> bool:
         return self.cap is not None and not self.dry_run
 
     def words(self, other: _Treatment) -> str:
-        """Return it in words, without the budget if *other* has the same."""
+        """Return the treatment in words, without the budget if *other* has the same budget."""
         parts = ["not capped"]
         if self.cap is not None:
             rule, cap = self.cap[0], cap_in_words(self.cap[1])
@@ -61,19 +61,22 @@ class _Treatment:
 
 
 def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
-    """Decide about every connection by the policy of *text*, in this child, whose copy of the daemon is disposable.
-    This is the longest query, and every reader of the status may send it. So it runs after the proxy, for a limited
-    time. Raises RequestError if that is too short."""
+    """Decide about every connection by the policy of *text*. This changes only the child's copy of the daemon.
+
+    This is the longest query, and every reader of the status may send it. So it runs at the priority of the proxy, for
+    a limited time. Raises RequestError if the time is too short.
+    """
     end = time.monotonic() + MAX_SECONDS
-    # A daemon that was started at a lower priority keeps it: raising it takes a capability.
+    # If the daemon was started at a lower priority, keep it: raising it needs a capability.
     os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     try:
         policy, _ = accept_policy(text, "policy", snapshot.settings)
     except DocumentError as error:
-        # mypy: the keys that may be left out are left out.
+        # mypy does not see that the missing keys are optional ones.
         return {**snapshot.common, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
     dry_run_now = snapshot.policy.dry_run
-    # Without the path manager in user space, no subflow of an existing connection becomes backup; new ones do.
+    # Without the user-space path manager, subflows of existing connections cannot become backup, only those of new
+    # ones.
     later = "" if snapshot.engine.path_manager.in_force or policy.dry_run else ", from the next connection on"
     changes: list[Difference] = []
     unchanged: list[Difference] = []
@@ -101,7 +104,7 @@ def what_if(snapshot: Snapshot, text: str) -> WhatIfAnswer:
             else:
                 continue
             if len(row) < MAX_LISTED:
-                verdict = verdicts[key]  # the other policy's if that decided, otherwise the current one
+                verdict = verdicts[key]  # the verdict of the other policy if it decided, otherwise the current one
                 row.append(
                     {
                         "token": f"{connection.token:08x}",
@@ -136,14 +139,14 @@ def _treatments(
         cap = None if each.throttle is None or each.rule is None else (each.rule.name, each.throttle)
         part = steering.get(each.four_tuple, "") if each.direction is Direction.DOWN else ""
         budget = None if each.budget is None else each.budget.budget
-        # Budgets meter in a dry run, too.
+        # Budgets also meter in a dry run.
         found[each.four_tuple, each.direction] = _Treatment(cap, part, budget, dry_run and bool(cap or part))
     return found
 
 
 def _steering(verdicts: tuple[Verdict, ...], later: str) -> dict[FourTuple, str]:
-    """Return the part of each steered subflow, in words. By order, subflows not on the first existing path are backup.
-    *later* is appended if the part needs a backup flag."""
+    """Return the role of each steered subflow, in words. If a rule steers by order, all subflows except those on the
+    first existing path are backup. *later* is appended if the role needs a backup flag."""
     rule, path_of = steered(verdicts)
     if rule is None or rule.steer is None:
         return {}

@@ -4,12 +4,12 @@
 A subflow that the planner moves goes through these states (:class:`State`):
 
 1. *pending*: it got a cap, or its cap changed. Its socket must be sampled;
-2. *transition*: it sends more than its cap, and slows down in the phases drain, ramp, settle (``rate_transition``). At
-   settle the planner makes its entry. A subflow that sends little skips this state. So does one that began under its
-   cap: it has its entry already, and little unsent data may wait on it for a while;
+2. *transition*: it sends more than its cap, and slows down in the phases drain, ramp, settle (``rate_transition``).
+   When settle begins, the planner makes its entry. A subflow that sends little skips this state. A subflow that began
+   under its cap also skips it: it already has its entry, and for some time only little unsent data may wait on it;
 3. *settled*: its pacing rate stays at the cap, or, if the cap is shared, at the level of all users (``share``);
-4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies that only with its
-   next data, so it is checked again, at growing intervals, until it has.
+4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies this only when it
+   sends its next data, so it is checked at growing intervals until it has applied it.
 
 Bytes that bypass the class are charged to the cap, and transitions share an allowance (``rate_transition``). The cookie
 identifies a socket: if a client reuses a port, the new socket has the same four-tuple and starts anew.
@@ -38,19 +38,20 @@ from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max
 from mptcp_throttler.shaping.plan import MAX_MOVED, Planner
 
 STEP_SECONDS = 0.02
-"""Between two samples of a subflow in transition."""
+"""Seconds between two samples of a subflow in transition."""
 SETTLED_SHARE = 0.05
-"""Smaller relative changes of the level are not set."""
+"""Relative change of the level below which the pacing rate is not updated."""
 MAX_UNSAMPLED_SECONDS = 3.0
-"""After so long without a sample, a subflow is capped as it is."""
+"""If a subflow has no sample for this long, its cap begins without a transition."""
 SHORT_SECONDS = 3.0
-"""How long almost no unsent data may wait on a subflow that began under its cap. A longer download needs more: the
-scheduler ignores the other paths while this one would be free sooner, so little waits there too, and a path with a
-longer RTT may run dry."""
+"""How long almost no unsent data may wait on a subflow that began under its cap. A longer download needs more unsent
+data: the scheduler ignores the other paths while this one would be free sooner. Then little data waits on those too,
+and a path with a longer RTT may run out of data."""
 OVERHEAD_BYTES = 400
-"""Of a subflow's begin and end: IP packets without data, which pass no class."""
+"""Bytes of IP packets without data at the begin and end of a subflow. These packets pass no class."""
 FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
-"""Until a released socket is checked again. 10,000 idle ones then cost 0.5% of a processor."""
+"""Seconds until a released socket is checked first, and between later checks. 10,000 idle sockets cost 0.5 % of a
+processor."""
 SLICE = 128
 """Sockets processed at a time: less than 1 ms."""
 
@@ -63,9 +64,9 @@ class SocketChanges:
     forgotten: list[int] = field(default_factory=list)
     """Sockets that need no limit any longer."""
     planned: bool = False
-    """The plan changed."""
+    """Whether the plan changed."""
     at_once: bool = False
-    """Some must be in force before the sockets send again, because these begin or end to rest."""
+    """Whether some limits must be in force before their sockets send again, because these begin or stop to rest."""
 
 
 class State(enum.Enum):
@@ -82,17 +83,19 @@ class _Socket:
     state: State
     since: float
     cookie: int = 0
-    """0 until the first sample."""
+    """Cookie of the socket; 0 until the first sample."""
     limit: SocketLimit = NO_LIMIT
     rests: bool = False
-    """Its rate is 0 instead of the limit's."""
+    """Whether the pacing rate is 0 instead of the rate in ``limit``."""
     limited: bool = False
-    """A sample showed a limit. Without that, more acknowledged bytes prove that a lifted limit is gone."""
+    """Whether a sample showed a pacing limit. If none did, only further acknowledged bytes prove that the kernel has
+    lifted the limits."""
     transition: RateTransition | None = None
     sent: int = 0
-    """Bytes: sent at the last step of its transition; while releasing, acked at the first check, -1 before that."""
+    """Bytes sent at the last step of the transition. While releasing: bytes acknowledged at the first check, and -1
+    before that check."""
     charged: bool = False
-    """Its transition is charged to the cap, which was in force for others before."""
+    """Whether the transition's bytes are charged to the cap, because the cap was already in force for other users."""
     demand: Demand = field(default_factory=Demand)
 
 
@@ -101,7 +104,8 @@ def _sent(sample: KernelSubflow) -> int:
 
 
 def _at_rest(limit: SocketLimit) -> SocketLimit:
-    """Return *limit* at rest. The scheduler still assigns single segments until its average has come down to 0."""
+    """Return *limit* changed for a resting socket. The scheduler still assigns single segments until its average rate
+    has fallen to 0."""
     return replace(limit, rate=0, not_sent=1)
 
 
@@ -112,12 +116,13 @@ class DownloadOnsets:
         self._planner = planner
         self._sockets: dict[FourTuple, _Socket] = {}
         self._urgent: dict[FourTuple, None] = {}
-        """Pending and in transition."""
+        """Subflows that are pending or in transition."""
         self._first_looks: dict[FourTuple, float] = {}
-        """Releasing subflows and the time of their next check, earliest first; here and in the next table."""
+        """Releasing subflows and the time of their first check, earliest first. ``_later_looks`` has those that are
+        checked again, in the same form."""
         self._later_looks: dict[FourTuple, float] = {}
         self._short: dict[FourTuple, float] = {}
-        """Subflows that began under their caps, and until when they count as short; oldest first."""
+        """Subflows that began under their caps, and the time until which they count as short; oldest first."""
         self._buffers = SendBuffers()
         self._overshoot = OvershootCompensation()
         self._changes = SocketChanges()
@@ -132,7 +137,7 @@ class DownloadOnsets:
             self._changes.planned |= self._planner.lower(cap, share)
         for four_tuple in self._planner.take_moved():
             if self._planner.drains(four_tuple):
-                self._settle(four_tuple)  # its limit stays until the data assigned to it is sent
+                self._settle(four_tuple)  # the limit stays until the data assigned to the subflow is sent
             elif self._planner.soft_cap(four_tuple) is not None:
                 self._await_sample(four_tuple)
                 self._rest(four_tuple)
@@ -143,7 +148,7 @@ class DownloadOnsets:
         return self._taken()
 
     def adopt(self, subflows: Iterable[KernelSubflow], now: float) -> SocketChanges:
-        """Take over limits that a killed daemon left on sockets; lift those without a cap."""
+        """Take over the limits that a killed daemon left on sockets; lift the limits of subflows without a cap."""
         self._now = now
         for subflow in subflows:
             if subflow.tcp.max_pacing_rate is not None:
@@ -161,7 +166,7 @@ class DownloadOnsets:
         return {cookie: SocketLimit(send_buffer=self._buffers.uncapped(cookie)) for cookie in cookies}
 
     def watched(self) -> Collection[FourTuple]:
-        """Return the subflows whose demand counts."""
+        """Return the subflows whose demand affects a shared cap."""
         return [four_tuple for cap in self._planner.shared_soft_caps() for four_tuple in cap.users]
 
     def watches_any(self) -> bool:
@@ -176,7 +181,7 @@ class DownloadOnsets:
         return found
 
     def missed(self, now: float) -> SocketChanges:
-        """Go on without samples, so that no subflow stays uncapped because its socket cannot be sampled."""
+        """Proceed without samples, so that no subflow stays uncapped because its socket cannot be sampled."""
         for four_tuple in self._planner.overdue(SLICE):
             self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=False)
         for four_tuple in list(self._urgent):
@@ -185,7 +190,7 @@ class DownloadOnsets:
         return self._taken()
 
     def refused(self) -> None:
-        """Cap pending subflows as they are: the kernel refused the limits."""
+        """Begin the caps of pending subflows without a transition, because the kernel refused the limits."""
         for four_tuple in [*self._urgent, *self._planner.pending()]:
             self._complete(four_tuple)
         self._taken()
@@ -235,7 +240,7 @@ class DownloadOnsets:
         """Note the demand of a subflow and continue its transition; return its cap if the cap's level matters."""
         known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
         if sample is not None and sample.is_of_tunnel:
-            sample = None  # it has no socket: its cap begins at once
+            sample = None  # a tunnel's path has no socket: its cap begins at once
         if self._planner.drains(four_tuple):
             busy = sample is not None and sample.tcp.not_sent + sample.tcp.unacked > 0
             self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=busy)
@@ -246,7 +251,7 @@ class DownloadOnsets:
             return None
         pending = known is not None and known.state is State.PENDING
         if known is not None and pending and sample is not None and sample.read < known.since:
-            return None  # the sample is older than its cap; the next one follows soon
+            return None  # the sample is older than the cap; the next one follows soon
         if sample is None:
             self._complete(four_tuple)
             if known is not None:
@@ -295,11 +300,11 @@ class DownloadOnsets:
         member, known = self._planner.members.get(four_tuple), self._sockets.get(four_tuple)
         cap = self._planner.soft_cap(four_tuple)
         if member is None or cap is None or known is None:
-            return  # it changed between two slices
+            return  # the subflow changed between two slices
         if known.cookie != sample.cookie or known.state is not State.PENDING:
             return
         target = cap.ceil if cap.level is None else cap.level.rate
-        # A killed daemon left it at rest.
+        # Rate 0 means that a killed daemon left the socket at rest: wake it.
         self._changes.at_once |= sample.tcp.max_pacing_rate == 0
         known.transition = None
         if four_tuple in cap.pending and needs_transition(sample.tcp, target):
@@ -309,7 +314,7 @@ class DownloadOnsets:
         if member.young:
             member.young = False
             self._short[four_tuple] = now + SHORT_SECONDS
-            # Bytes sent before its entry existed: all bytes less those that the class passed since.
+            # Bytes sent before the entry existed: all bytes minus those that the class passed since then.
             escaped = max(0.0, _sent(sample) - cap.ceil / 8 * max(0.0, sample.read - known.since))
             self._overshoot.charge(cap, (0.0 if member.in_class else escaped) + OVERHEAD_BYTES, now)
         backlogged = known.transition is not None or known.demand.rate is None
@@ -364,7 +369,7 @@ class DownloadOnsets:
         self._urgent[four_tuple] = None
 
     def _settle(self, four_tuple: FourTuple) -> None:
-        """Keep its limits as they are; forget a subflow never sampled."""
+        """Keep the limits of the subflow's socket as they are. Forget a subflow that was never sampled."""
         self._urgent.pop(four_tuple, None)
         known = self._sockets.get(four_tuple)
         if known is not None and known.state in (State.PENDING, State.TRANSITION):
@@ -379,7 +384,8 @@ class DownloadOnsets:
         self._changes.planned |= self._planner.complete(four_tuple)
 
     def _release(self, four_tuple: FourTuple) -> None:
-        """Lift the limits of its socket, or those it began with; for these it must be sampled first."""
+        """Lift the limits of the subflow's socket. If only its birth settings may have to be lifted, it must be sampled
+        first."""
         known = self._sockets.get(four_tuple)
         self._short.pop(four_tuple, None)
         if known is not None and known.cookie:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The rate transition of one subflow, from full flight to its cap, and what bypasses the cap meanwhile. Pure.
+"""The rate transition of one subflow from full rate to its cap, and the bytes that bypass the cap meanwhile. Pure.
 
 The MPTCP scheduler assigns data to a subflow by its pacing rate, averaged over past assignments, and never takes
-assigned data back. So when a cap begins, a few megabytes wait on the subflow. They would leave in 0.2 s at the old rate
-and take seconds at the new one, and more follow until the average has adapted. All other paths wait for these data
-(head-of-line blocking). Hence these phases (docs/soft-start.md):
+assigned data back. So when a cap begins, a few megabytes wait on the subflow. At the old rate they would leave in 0.2
+s; at the new rate they take seconds, and the scheduler assigns more until its average has adapted. All other paths wait
+for these data (head-of-line blocking). To avoid this, a transition has these phases (docs/soft-start.md):
 
-1. *drain*: no cap yet, but TCP_NOTSENT_LOWAT bounds the unsent data to ``UNSENT_SECONDS`` at the old rate, until no
-   more than that waits;
+1. *drain*: the cap is not in force yet, but TCP_NOTSENT_LOWAT limits the unsent data to ``UNSENT_SECONDS`` at the old
+   rate. The phase lasts until at most that much waits;
 2. *ramp*: the pacing rate falls geometrically to the cap, and the bound in bytes with it, so that the scheduler's
    average, which is weighted by unsent data, follows. The bound in time grows: the scheduler ignores other paths while
    this one would be free sooner, so a path with a longer RTT would run dry;
@@ -18,14 +18,16 @@ and take seconds at the new one, and more follow until the average has adapted. 
 A fall to ``GENTLE_FALL`` of the rate or more needs no transition, nor does a subflow that sends less than its cap.
 
 Some bytes of a capped subflow bypass its class: those sent before its entry existed, and those of a transition. This
-*overshoot* is charged to the cap. If the debt exceeds ``MIN_DEBT_SECONDS`` at the cap's rate, the class gets
-``LOWERED_SHARE`` of that rate until the mean is the cap. A smaller debt is forgotten after a while without new charges.
+*overshoot* is charged to the cap as a debt. If the debt exceeds ``MIN_DEBT_SECONDS`` at the cap's rate, the class gets
+``LOWERED_SHARE`` of that rate until the mean rate equals the cap. A smaller debt is forgotten after some time without
+new charges.
 
-All transitions of one cap together may send no more past it than one of them needs: otherwise every subflow that gets
-the cap in full flight would break it. The first one brings an *allowance*, and those that follow share it. Once it is
-used up, the cap begins at once on all of them. A new one needs ``PAUSE_SECONDS`` without use of the last.
+All transitions of one cap together may send at most as many bytes past it as one of them needs. Otherwise the cap would
+be exceeded again by each subflow that gets it at full rate. The first transition brings an *allowance*, and the
+following ones share it. When the allowance is used up, the cap begins at once on all of them. A new allowance is
+granted only after ``PAUSE_SECONDS`` without use of the last one.
 
-A charge costs O(1), a query of the changes O(compensating caps). Times are monotonic seconds.
+A charge costs O(1), a query of the changes O(number of compensating caps). Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -40,14 +42,15 @@ from mptcp_throttler.shaping.model import GENTLE_FALL, SocketLimit
 
 UNSENT_SECONDS = 0.02
 UNSENT_GROWTH_SECONDS = 0.15
-"""Growth of the bound over the ramp at targets of ``UNSENT_GROWTH_RATE``, bits/s, and above; below that in proportion,
-because there one assignment takes longer than another path can bridge."""
+"""Growth of the bound on unsent data over the ramp, as time, if the target is at least ``UNSENT_GROWTH_RATE``, bits/s.
+For lower targets it is proportionally smaller: there, one assignment takes longer than the buffers let the other paths
+send on."""
 UNSENT_GROWTH_RATE = 5_000_000
 RAMP_SECONDS = 0.6
 MAX_DRAIN_SECONDS = 0.3
-"""A cap must be in force within 1 s: drain and ramp leave 0.1 s for the round trip."""
+"""Maximum length of the drain. A cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip."""
 DRAINED = 1.1
-"""Unsent data at which the ramp begins, as a share of the bound."""
+"""The ramp begins when the unsent data are at most this multiple of the bound."""
 ASSIGNMENT_BYTES = 65_536
 """One assignment of the scheduler (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)."""
 SETTLE_ASSIGNMENTS = 4
@@ -57,11 +60,12 @@ MIN_UNSENT_BYTES = 2 * 1448
 LOWERED_SHARE = 0.5
 MIN_DEBT_SECONDS = 0.05
 MAX_DEBT_SECONDS = 4.0
-"""No user pays longer than twice that for bytes of other users."""
+"""Maximum debt, as time at the cap's rate. So no user is slowed down for more than twice this time because of other
+users' bytes."""
 FORGOTTEN_SECONDS = 10.0
 PAUSE_SECONDS = 10.0
 MARGIN = 1.5
-"""Factor on the computed bytes of one transition: its rates are estimates, and samples come late."""
+"""Factor on the computed bytes of one transition, because its rates are estimates and samples come late."""
 
 
 class Phase(enum.Enum):
@@ -86,7 +90,7 @@ class RateTransition:
     target: int
     began: float
     held: int | None = None
-    """The rate of the previous cap, in force until the ramp begins; None without."""
+    """The rate of the previous cap, which stays in force until the ramp begins; None if there was no cap."""
     phase: Phase = Phase.DRAIN
     ramp_began: float = 0.0
 
@@ -102,7 +106,7 @@ class RateTransition:
         return self.phase in (Phase.SETTLE, Phase.DONE)
 
     def step(self, now: float, not_sent: int) -> SocketLimit:
-        """Step at *now* with *not_sent* bytes unsent; return the new limits of the socket."""
+        """Advance the transition to *now*, with *not_sent* bytes unsent; return the new limits of the socket."""
         if self.phase is Phase.DRAIN:
             most = self._unsent(self.start, 0.0)
             if not_sent > DRAINED * most and now - self.began < MAX_DRAIN_SECONDS:
@@ -128,7 +132,7 @@ class OvershootCompensation:
 
     def __init__(self) -> None:
         self._compensating: dict[LiveCap, None] = {}
-        """Including caps whose class is not lowered yet."""
+        """Caps with a debt, including caps whose class is not lowered yet."""
 
     def charge(self, cap: LiveCap, octets: float, now: float) -> None:
         """Charge bytes to a cap."""
@@ -137,14 +141,14 @@ class OvershootCompensation:
                 cap.owed = 0.0
         elif cap.lowered is not None:
             _compensate(cap, now)
-        # Samples of one cap's subflows are not in the order of time.
+        # The samples of one cap's subflows do not come in order of time.
         cap.owed_at = max(cap.owed_at, now)
         cap.owed = min(cap.owed + 8 * octets, cap.wanted.ceil * MAX_DEBT_SECONDS)
         if cap.owed > cap.wanted.ceil * MIN_DEBT_SECONDS:
             self._compensating[cap] = None
 
     def changed(self, now: float) -> list[tuple[LiveCap, float | None]]:
-        """Return the caps whose classes must get another share of their rate, with that share; None is all."""
+        """Return the caps whose classes must get another share of their rate, with that share; None means all of it."""
         changes: list[tuple[LiveCap, float | None]] = []
         for cap in list(self._compensating):
             if cap.lowered is not None:
@@ -176,7 +180,7 @@ def begin_allowance(cap: LiveCap, start: int, target: int, now: float) -> bool:
 def spend_allowance(cap: LiveCap, octets: float, now: float) -> bool:
     """Charge bytes of a transition to the allowance; return whether any is left."""
     if cap.allowance_used is None:
-        return True  # a new policy reset it
+        return True  # a new policy has reset the allowance
     cap.allowance -= 8 * octets
     cap.allowance_used = now
     return cap.allowance > 0

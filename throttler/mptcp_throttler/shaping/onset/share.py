@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each user's share of a cap: its part of the rate, and a larger send buffer. Pure.
+"""Each subflow's share of a cap: its part of the rate, and a larger send buffer. Pure.
 
-The parts follow max-min fairness, as in HTB's leaf queue: the pacing rate of every user of a cap is one *level*. At the
-rate of the whole cap, the MPTCP scheduler would take each subflow for that fast and assign too much to all of them; a
-plain n-th part would waste what idle users do not take. A subflow loses its part after a while without progress: data
-also wait for a vanished phone, as long as TCP retries (a quarter of an hour).
+The parts follow max-min fairness, as in HTB's leaf queue: all subflows under a cap get the same pacing rate, the
+*level*. If each were paced at the rate of the whole cap, the MPTCP scheduler would use that as the rate of every
+subflow and assign too much data to all of them. If each got an equal part, the parts of idle subflows would be wasted.
+A subflow loses its part if it makes no progress for some time, because data for a vanished phone also wait, as long as
+TCP retries (a quarter of an hour).
 
-A larger *send buffer* is for low caps, at which one assignment of 64 KB takes 0.5 s to leave: until then the connection
-keeps all data that the other paths send (docs/soft-start.md). The kernel no longer fits such a buffer to the window,
-even after the cap. So the socket then gets the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes.
+Under a low cap, a socket gets a larger *send buffer*. One assignment of 64 KB then takes 0.5 s to leave, and until it
+is acknowledged, the connection must keep all data that the other paths send (docs/soft-start.md). After such a setting
+the kernel no longer adapts the buffer to the window, even when the cap has ended. So the socket then gets the kernel's
+maximum, and counts towards ``MAX_SOCKETS`` until it closes.
 """
 
 from __future__ import annotations
@@ -21,30 +23,32 @@ from mptcp_throttler.shaping.cap import Level
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 
 SHARE_SECONDS = 0.5
-"""Between two samples of the users of a shared cap."""
+"""Seconds between two samples of the subflows under a shared cap."""
 COUNT_SECONDS = 0.25
 """Minimum interval over which the rate of a subflow is counted."""
 SILENT_SECONDS = 0.5
-"""Without a delivered byte until a subflow loses its part; with a sample every 0.5 s, that is within 1 s."""
+"""A subflow loses its part if no byte is delivered for this long. As it is sampled every 0.5 s, it loses its part
+within 1 s."""
 SILENT_ROUND_TRIPS = 2
 SILENT_TURNS = 2
-"""The same in round trips and in turns of the cap (``turn_seconds``), if these take longer."""
+"""The same time in round trips and in turns of the cap (``turn_seconds``), if these are longer."""
 HEADROOM = 1.1
-"""A subflow below its level may want more at any moment, and HTB enforces the cap anyway."""
+"""Factor on the level: a subflow below its level may want more at any moment, and HTB enforces the cap anyway."""
 
 LOW_RATE = 5_000_000
-"""Bits/s. From here on one assignment leaves within 0.1 s, and the kernel's own buffer is enough."""
+"""Bits/s. From this rate on, one assignment leaves within 0.1 s, and the kernel's own buffer is large enough."""
 BESIDE_RATE = 96_000_000
-"""Bits/s that the buffer lets the other paths send while one assignment leaves. The kernel counts overhead too: beside
-a path of 30 Mbit/s, 64 Mbit/s were not always enough."""
+"""Bits/s that the other paths can send, thanks to the buffer, while one assignment leaves. The value is high because
+the kernel also counts overhead: with another path of 30 Mbit/s, 64 Mbit/s were not always enough."""
 MAX_BYTES = 4 << 20
-"""Per socket: the kernel's own maximum (net.ipv4.tcp_wmem, default)."""
+"""Maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)."""
 STEP = 0.75
-"""A buffer of at least this share of the needed size does not grow."""
+"""A buffer is not enlarged if it has at least this share of the needed size."""
 MAX_SOCKETS = 128
-"""Sockets with a larger buffer: 512 MB if all are full."""
+"""Maximum number of sockets with a larger buffer: 512 MB if all are full."""
 MAX_IDLE_SOCKETS = MAX_SOCKETS // 2
-"""The same for a socket without waiting data: thousands of nearly idle connections leave the rest to downloads."""
+"""A socket without waiting data gets a larger buffer only while fewer sockets than this have one. So thousands of
+nearly idle connections leave buffers for downloads."""
 
 
 def send_buffer(rate: int) -> int:
@@ -66,7 +70,7 @@ def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
 
 
 def is_due(last: Level | None, users: int, now: float) -> bool:
-    """Tell whether the level of a cap with so many *users* must be recomputed; with many, not for every new one."""
+    """Tell whether the level of a cap must be recomputed. If the cap has many *users*, one more is no reason."""
     return last is None or now - last.computed >= SHARE_SECONDS / 2 or abs(users - last.users) * 10 > last.users
 
 
@@ -75,9 +79,9 @@ class Demand:
     """The demand of one subflow on a shared cap, from samples of its socket."""
 
     rate: int | None = 0
-    """Bits/s that it takes; None while it is backlogged and makes progress."""
+    """Bits/s that the subflow takes; None while it is backlogged and makes progress."""
     waits: bool = False
-    """It has data that did not arrive yet."""
+    """Whether the subflow has data that has not arrived yet."""
     acked: int = 0
     counted: float | None = None
     delivered: int = 0
@@ -101,7 +105,7 @@ class Demand:
 
 
 def turn_seconds(ceil: int, waiting: int, segment: int) -> float:
-    """Return how long a cap of *ceil* bits/s takes to send one segment of so many bytes of each *waiting* subflow."""
+    """Return how long a cap of *ceil* bits/s takes to send one segment, in bytes, of each of the *waiting* subflows."""
     return 8 * segment * waiting / ceil
 
 
@@ -114,14 +118,14 @@ class SendBuffers(dict[int, int]):
         if before is None:
             refused = not wanted or len(self) >= (MAX_SOCKETS if backlogged else MAX_IDLE_SOCKETS)
         else:
-            wanted = wanted or MAX_BYTES  # the cap is higher now, but the kernel no longer enlarges the buffer
+            wanted = wanted or MAX_BYTES  # the higher cap needs no buffer, but the kernel no longer adapts this one
             refused = before >= STEP * wanted
         if not refused:
             self[cookie] = wanted
         return not refused
 
     def uncapped(self, cookie: int) -> int | None:
-        """Return the final buffer of a socket that lost its cap; None if it was given none."""
+        """Return the final buffer size of a socket that lost its cap; None if it got no larger buffer."""
         if cookie in self:
             self[cookie] = MAX_BYTES
         return self.get(cookie)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The soft onset of upload caps: the class falls in a ramp from the incoming rate to the cap, as the client follows.
+"""The soft onset of upload caps: the class rate falls in a ramp from the incoming rate to the cap, at the pace at which
+the client adapts.
 
-Pure. The client's scheduler assigns data to the subflows, and learns of the cap only because assigned data leave at the
-rate of the class. So the class must fall more slowly than the client's queue drains and its rate estimate follows
-(docs/soft-start.md). The data sequence numbers show how far the client is behind: data on the other paths are ahead of
-data on this one by what those send while this one drains. The fall depends on that *lag*:
+Pure. The client's scheduler assigns data to the subflows, and notices the cap only because assigned data leave at the
+rate of the class. So the class rate must fall slowly enough for the client's queue to drain and for its rate estimate
+to follow (docs/soft-start.md). The data sequence numbers show how far the client is behind: the data on the other paths
+are ahead of the data on this path by the amount that those paths send while this one drains. The speed of the fall
+depends on this *lag*:
 
-- without a lag, the rate falls by ``FALL``, but at low rates by no more than ``FALL_PER_ASSIGNMENT`` while one
+- without a lag, the rate falls by ``FALL``; at low rates by at most ``FALL_PER_ASSIGNMENT`` in the time in which one
   assignment leaves;
-- at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, the rate stays until some
-  of it has drained.
+- at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, the rate does not fall
+  until some of the lag has drained.
 """
 
 from __future__ import annotations
@@ -25,35 +27,37 @@ from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.plan import Planner
 
 MEASURE_SECONDS = 0.1
-"""Over which the initial rate of a ramp is measured."""
+"""Time over which the initial rate of a ramp is measured."""
 STEP_SECONDS = 0.05
 FALL = 0.8
-"""Of the natural logarithm of the rate, per second: in 1 s the rate falls to 0.45."""
+"""Fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value."""
 FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS = 0.45
 LAG_BYTES = 1_500_000
-"""The same if the other paths are fast: a client keeps some 3.5 MB (Linux: at most 4 MB send buffer per subflow, less
-book-keeping); the rest waits or is in flight."""
+"""The same limit in bytes, which applies if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB
+send buffer per subflow, minus overhead); the rest of this waits on the subflow or is in flight."""
 STEADY_LAG = 0.25
-"""Up to this share of the limit, the lag does not slow the fall."""
+"""A lag up to this share of its limit does not slow the fall."""
 MAX_RAMP_SECONDS = 15.0
-"""The cap is in force by then in any case: the lag counts less and less. A ramp held all the time falls to 1/55."""
+"""Maximum length of a ramp; then the cap is in force in any case. The lag counts less and less: even if it is at its
+limit all the time, the rate falls to 1/55."""
 MAX_BASE_LAG_SECONDS = 0.3
-"""So much of the initial lag is ignored, because it may be a difference between the delays of the paths."""
+"""Maximum part of the initial lag that is ignored, because it may be a difference between the delays of the paths."""
 MAX_STEP_SECONDS = 0.2
 """Longer pauses between two steps of a ramp count as this."""
 SLICE = 128
 MAX_UNSAMPLED_SECONDS = 3.0
-"""After so long without a measured rate, a subflow is capped at once."""
+"""If the rate of a subflow was not measured after this time, its cap begins at once."""
 _SEQUENCES = 1 << 64
 
 
 @dataclass(slots=True)
 class _Ramp:
-    """One subflow: first its rate is measured, then it falls to the cap. Rates in bits/s."""
+    """The ramp of one subflow: first the incoming rate is measured, then it falls to the cap. Rates in bits/s."""
 
     began: float
-    """Begin of the present step: got the cap, then first sample, then fall."""
+    """When the present phase began. The phases begin when the subflow gets the cap, at the first sample, and at the
+    fall."""
     received: int | None = None
     falls: bool = False
     start: int = 0
@@ -61,14 +65,14 @@ class _Ramp:
     rate: float = 0.0
     stepped: float = 0.0
     base_lag: float | None = None
-    """Seconds, at the first sample."""
+    """Lag at the first sample, seconds."""
     lag: float = 0.0
-    """Seconds beyond ``base_lag``."""
+    """Lag in excess of ``base_lag``, seconds."""
     others: dict[FourTuple, int] = field(default_factory=dict)
-    """Bytes received on each sibling, as of ``sampled``."""
+    """Bytes received on each other subflow of the connection (sibling), as of ``sampled``."""
     sampled: float = 0.0
     others_rate: float = 0.0
-    """Highest joint rate of the siblings between two samples."""
+    """Highest total rate of the siblings between two samples."""
 
     def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
         self.falls, self.start, self.rate, self.siblings = True, start, start, siblings
@@ -91,8 +95,8 @@ class UploadOnsets:
         return bool(self._ramps or self._planner.has_moved)
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows in a ramp, and the siblings of those that fall."""
-        # Siblings are adjacent, so that they are sampled at the same time.
+        """Return the subflows in a ramp, and the siblings of falling ones."""
+        # A subflow and its siblings are adjacent in the list, so that they are sampled at the same time.
         wanted = (each for four_tuple, ramp in self._ramps.items() for each in (four_tuple, *ramp.siblings))
         return list(dict.fromkeys(wanted))
 
@@ -108,7 +112,7 @@ class UploadOnsets:
             elif ramp.falls:
                 _see_lag(ramp, sample, sockets)
             elif ramp.received is None:
-                if sample.read >= ramp.began:  # otherwise older than the cap; the next sample follows soon
+                if sample.read >= ramp.began:  # otherwise the sample is older than the cap; the next follows soon
                     ramp.began, ramp.received = sample.read, sample.bytes_received
             elif (passed := sample.read - ramp.began) >= MEASURE_SECONDS:
                 octets = max(0, sample.bytes_received - ramp.received)
@@ -116,7 +120,7 @@ class UploadOnsets:
                 ramp.fall_from(round(8 * octets / passed), now, siblings)
 
     def step(self, now: float) -> Iterator[bool]:
-        """Process the planner's moves and step all ramps, a slice at a time; yield whether the plan changed."""
+        """Process the planner's moves and advance all ramps, a slice at a time; yield whether the plan changed."""
         for four_tuple in self._planner.take_moved():
             if self._planner.is_pending(four_tuple):
                 self._ramps.setdefault(four_tuple, _Ramp(now))
@@ -144,7 +148,7 @@ class UploadOnsets:
         impatience = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
         ramp.rate *= math.exp(-passed * fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
         ramp.stepped = now
-        # All interim rates together fall to the cap.
+        # The sum of all interim rates falls to the cap, so each falls to its part.
         return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim)) else None
 
 
@@ -166,14 +170,14 @@ def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Mapping[FourTuple, Ker
     read = max(times)
     passed = read - ramp.sampled
     if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and passed < MEASURE_SECONDS / 2):
-        return  # read too far apart (by a sweep), or so close to the last sample that the rate may be a burst
+        return  # the reads are too far apart (by a sweep), or so close to the last sample that bursts would count
     octets = sum(max(0, each.bytes_received - ramp.others.get(each.four_tuple, each.bytes_received)) for each in others)
     if ramp.others and passed > 0:
         ramp.others_rate = max(ramp.others_rate, 8 * octets / passed)
     ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, read
     if not ramp.others_rate:
         return
-    # The siblings' highest rate, because their queue does not shrink while they stand still.
+    # Use the siblings' highest rate, because the lag does not shrink while they send nothing.
     lead = max(ahead(each.data_sequence, sample.data_sequence) for each in others)
     lag = 8 * max(0, lead) / ramp.others_rate
     if ramp.base_lag is None:
