@@ -8,11 +8,13 @@ wrong, and what is allowed.
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import pairwise
-from textwrap import dedent
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
@@ -147,15 +149,28 @@ class _EditorSchema(GenerateJsonSchema):
 
 
 def _docstrings(section: type) -> dict[str, str]:
-    source = dedent(inspect.getsource(section))
+    """Return the text below each key of *section*, by key."""
     return {
         key.target.id: " ".join(text.value.value.split())
-        for each in ast.parse(source).body
-        if isinstance(each, ast.ClassDef)
+        for each in _tree(section.__module__).body
+        if isinstance(each, ast.ClassDef) and each.name == section.__name__
         for key, text in pairwise(each.body)
         if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    source = inspect.getsource(sys.modules[module])
+    # Before Python 3.11.5 a garbage collection during ast.parse can make it fail (gh-106905).
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def editor_schema(section: type[Section]) -> dict[str, Any]:
