@@ -53,6 +53,7 @@ def setup(make_module_testbed: Callable[..., Testbed], require: Callable[..., No
     return Setup.on(make_module_testbed(TWO_PATHS_TWO_INTERFACES))
 
 
+@pytest.mark.nightly(besides=("mptcp",))
 @pytest.mark.parametrize("multipath", [True, False], ids=["mptcp", "tcp"])
 def test_every_request_is_matched_and_no_interval_is_negative(setup: Setup, multipath: bool) -> None:
     workload = Workload("test", 20, 1024)
@@ -129,6 +130,7 @@ def test_a_connection_to_the_origin_that_is_used_again_is_no_data_point(
         measure(setup.lab, setup.proxy.url(), setup.origin, Workload("test", 5, 1024), multipath=True)
 
 
+@pytest.mark.nightly
 def test_a_run_that_fell_back_is_no_data_point(testbed: Testbed, require: Callable[..., None]) -> None:
     require(*NEEDED)
     with testbed["proxy"].sysctl("net.mptcp.enabled", "0"):

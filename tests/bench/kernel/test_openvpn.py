@@ -36,6 +36,7 @@ def udp(testbed: Testbed) -> AbstractContextManager[OpenVpn]:
     return over_udp(client, server, server.service_address(), number=1, local=client.address("wlan0"))
 
 
+@pytest.mark.nightly
 def test_over_udp_it_takes_the_path_of_its_address(module_testbed: Testbed, origin: Origin) -> None:
     before = module_testbed["client"].counters()
     with udp(module_testbed) as pair:
