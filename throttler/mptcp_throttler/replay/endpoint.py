@@ -20,7 +20,7 @@ HANDSHAKE_SECONDS: Final = 10.0
 _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.ACK))
 
 
-class _Subflow:
+class _Handshake:
     """A subflow whose SYN was captured."""
 
     def __init__(self, syn: Segment, join: options.MpJoinSyn | None) -> None:
@@ -39,8 +39,8 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.unproven_joins = 0
-        self._handshakes: TimedTable[FourTuple, _Subflow] = TimedTable()
-        self._established: dict[FourTuple, _Subflow] = {}
+        self._handshakes: TimedTable[FourTuple, _Handshake] = TimedTable()
+        self._established: dict[FourTuple, _Handshake] = {}
         self._keys: dict[int, tuple[bytes, bytes]] = {}
         """The client's and the proxy's key, by token."""
 
@@ -90,7 +90,7 @@ class Endpoint:
             self._handshakes.drop_until(segment.time - HANDSHAKE_SECONDS)
             before = self._handshakes.get(four_tuple)
             if before is None or before.client_next != _after(segment.sequence):
-                self._handshakes.put(four_tuple, _Subflow(segment, join), segment.time)
+                self._handshakes.put(four_tuple, _Handshake(segment, join), segment.time)
 
     def _syn_ack(self, segment: Segment, four_tuple: FourTuple) -> None:
         subflow = self._handshakes.get(four_tuple)
@@ -134,7 +134,7 @@ class Endpoint:
         return [*events, self._event(segment, kind, four_tuple, subflow)]
 
     def _event(
-        self, segment: Segment, kind: KernelEventKind, four_tuple: FourTuple, subflow: _Subflow, detail: str = ""
+        self, segment: Segment, kind: KernelEventKind, four_tuple: FourTuple, subflow: _Handshake, detail: str = ""
     ) -> KernelEvent:
         assert subflow.token is not None
         local_id = None if subflow.answer is None else subflow.answer.address_id

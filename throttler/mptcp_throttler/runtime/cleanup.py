@@ -23,7 +23,7 @@ from mptcp_throttler.kernel.netfilter.backends import remove_backends
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.kernel.sysctl import OwnedSysctls
 from mptcp_throttler.mptcp.model import KernelSubflow
-from mptcp_throttler.runtime.directions import PlainTcp, Uploads
+from mptcp_throttler.runtime.directions import PlainTcpCaps, Uploads
 from mptcp_throttler.runtime.pacing import lift_all
 from mptcp_throttler.shaping.plan import Planner
 
@@ -79,7 +79,7 @@ async def _uploads(settings: Settings) -> str:
 
 
 async def _plain_tcp(settings: Settings) -> str:
-    table = PlainTcp(settings, REAL, Planner(settings.ownership))
+    table = PlainTcpCaps(settings, REAL, Planner(settings.ownership))
     try:
         return "plain TCP: nothing of ours is left" if await table.remove_what_was_left() else ""
     finally:

@@ -31,7 +31,7 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.runtime.directions import PlainTcp
+from mptcp_throttler.runtime.directions import PlainTcpCaps
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, cycles, set_aside
@@ -69,7 +69,7 @@ class Daemon:
         self._reload_wanted = asyncio.Event()
         self._gauge = LoopGauge()
         self._engine = engine = Engine(settings, kernel, policy)
-        self._plain_tcp = PlainTcp(settings, kernel, engine.downloads.planner)
+        self._plain_tcp = PlainTcpCaps(settings, kernel, engine.downloads.planner)
         self._budgets = Budgets(engine)
         traffic = engine.traffic
         counting = self._budgets.socket_closed, traffic.socket_closed

@@ -226,7 +226,7 @@ class Uploads(Component, Consumer):
         self._left = self._may_be_left = False
 
 
-class PlainTcp(Component):
+class PlainTcpCaps(Component):
     """Plain TCP in the classes of rules with ``plain_tcp: cap``: one nftables table, whatever the backend is.
 
     The throttler knows no plain TCP connections; the table matches them by addresses, interface and the lack of an

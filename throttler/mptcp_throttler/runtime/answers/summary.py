@@ -212,7 +212,7 @@ def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
 # clients
 
 
-class _Client:
+class _ClientUse:
     """One address that opened connections, or that only has a budget account."""
 
     def __init__(self, address: bytes) -> None:
@@ -253,7 +253,7 @@ class _Client:
         }
 
 
-_CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
+_CLIENT_SORTS: Final[Mapping[str, Callable[[_ClientUse], Any]]] = {
     "rate": lambda each: (-each.sent_rate - each.received_rate, -each.sent - each.received, each.address),
     "bytes": lambda each: (-each.sent - each.received, each.address),
     "connections": lambda each: (-each.connections, each.address),
@@ -263,7 +263,7 @@ _CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
 
 def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
     """Return the first clients in the order of *request*."""
-    found: dict[bytes, _Client] = {}
+    found: dict[bytes, _ClientUse] = {}
     is_dry = snapshot.policy.dry_run
     for connection in list(snapshot.connections.values()):
         address = connection.client
@@ -271,7 +271,7 @@ def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
             continue
         client = found.get(address)
         if client is None:
-            client = found[address] = _Client(address)
+            client = found[address] = _ClientUse(address)
         client.take(connection, snapshot, is_dry)
     total, limit, sort = len(found), request.get("limit"), request.get("sort")
     if sort == "budget":
@@ -290,17 +290,17 @@ def clients(snapshot: Snapshot, request: Request) -> answers.ClientsAnswer:
     }
 
 
-def _fullest(snapshot: Snapshot, found: Mapping[bytes, _Client], limit: int) -> list[_Client]:
+def _fullest(snapshot: Snapshot, found: Mapping[bytes, _ClientUse], limit: int) -> list[_ClientUse]:
     """Return at most *limit* clients: first those that used the largest part of their own budget, connected or not."""
     policy = snapshot.policy
     most = limit * max(1, len(policy.budgets))
     _, rows = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, most)
     owners = {address: client for client in found.values() for address in client.addresses}
-    shown: dict[bytes, _Client] = {}
+    shown: dict[bytes, _ClientUse] = {}
     for row in rows:
         if row["client"] is not None:
             address = ip_address(row["client"]).packed
-            owner = owners.get(address) or _Client(address)
+            owner = owners.get(address) or _ClientUse(address)
             shown.setdefault(owner.address, owner)
     others = (each for each in found.values() if each.address not in shown)
     rest = heapq.nsmallest(limit, others, key=_CLIENT_SORTS["rate"])
