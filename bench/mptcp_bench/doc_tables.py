@@ -30,7 +30,7 @@ from .earlier_rules import earlier_rule
 from .paper import chapter as paper_chapter
 from .paper.results import PaperResult
 from .report import load
-from .result_file import ExperimentResult, JudgedAim, Judgement, Result, ResultError, Table, judge
+from .result_file import ExperimentResult, Judgement, Result, ResultError, Table, Verdict, judge
 
 DOCS = REPOSITORY / "docs"
 KEPT = "results"
@@ -227,7 +227,7 @@ def _labelled(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
         yield above
 
 
-def _row(aim: JudgedAim) -> tuple[str, ...]:
+def _row(aim: Verdict) -> tuple[str, ...]:
     return aim.what, aim.measured, aim.wanted, SIGNS[aim.verdict]
 
 

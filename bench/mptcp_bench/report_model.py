@@ -7,7 +7,7 @@ from base64 import b64encode
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from .result_file import JudgedAim, JudgedClaim, Result, Scalar, Table
+from .result_file import JudgedClaim, Result, Scalar, Table, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Chapter:
     explanation: tuple[str, ...] = ()
     """How the experiment measures, in paragraphs."""
     claims: tuple[JudgedClaim, ...] = ()
-    aims: tuple[JudgedAim, ...] = ()
+    aims: tuple[Verdict, ...] = ()
     figures: tuple[Figure, ...] = ()
     warnings: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()

@@ -80,17 +80,31 @@ class JudgedClaim:
     """For ``differs``: the measured mechanism. For ``fails``: the likely but unmeasured reason, if any."""
 
 
+_BY_BOUNDS: Any = None
+"""Stands for a verdict that the bounds decide."""
+
+
 @dataclass(frozen=True, slots=True)
-class JudgedAim:
-    """A measured value, the range that it must be in, and whether it is."""
+class Verdict:
+    """What was measured, the range that it must be in, and whether it is. A value without a range is only shown."""
 
     what: str
     value: float | None
-    """None if no finite value was measured."""
-    unit: str
-    least: float | None
-    most: float | None
-    verdict: AimVerdict
+    """None, in a file, if no finite value was measured."""
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+    verdict: AimVerdict = _BY_BOUNDS
+    """Made from the other fields, unless a file has it."""
+
+    def __post_init__(self) -> None:
+        if self.verdict is _BY_BOUNDS:
+            object.__setattr__(self, "verdict", judge(self.value, self.least, self.most))
+
+    @property
+    def met(self) -> bool:
+        """False if the value misses its range. A value without a range cannot miss."""
+        return self.verdict != "missed"
 
     @property
     def wanted(self) -> str:
@@ -98,14 +112,26 @@ class JudgedAim:
 
     @property
     def measured(self) -> str:
-        return "nothing" if self.value is None else shown(self.value, self.unit, self.least, self.most)
+        return self.shown()
+
+    def shown(self, digits: int = 4) -> str:
+        """Return the value for people, with at least *digits* digits."""
+        return "nothing" if self.value is None else shown(self.value, self.unit, self.least, self.most, digits=digits)
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.measured}, wanted {self.wanted}"
 
 
-def judge(value: float, least: float | None, most: float | None) -> AimVerdict:
-    """Return whether *value* is within its bounds. A value that is not finite never is."""
+def judge(value: float | None, least: float | None, most: float | None) -> AimVerdict:
+    """Return whether *value* is within its bounds. A value that is None or not finite never is."""
     if least is None and most is None:
         return "no aim"
-    met = math.isfinite(value) and (least is None or value >= least) and (most is None or value <= most)
+    met = (
+        value is not None
+        and math.isfinite(value)
+        and (least is None or value >= least)
+        and (most is None or value <= most)
+    )
     return "met" if met else "missed"
 
 
@@ -139,7 +165,7 @@ class Table:
 class ExperimentResult(Result):
     """The result of one of our experiments."""
 
-    aims: tuple[JudgedAim, ...] = ()
+    aims: tuple[Verdict, ...] = ()
     tables: tuple[Table, ...] = ()
     """All tables other than that of the aims."""
     pictures: tuple[str, ...] = ()

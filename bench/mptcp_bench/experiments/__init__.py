@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments behind the project's claims. Each is a module that ``mptcp-bench run NAME`` runs.
 
-A module has a function ``run(console, seed, quick) -> Findings``. ``EXPERIMENTS`` lists all modules; a module is
-imported when it is used. A module with options has ``OPTIONS``, which maps each option's name to its meaning, and its
-``run`` also takes ``options``.
+A module declares a ``SCENARIO`` (:mod:`.scenario`). ``EXPERIMENTS`` lists all modules; a module is imported when it is
+used. A module without a scenario has a function ``run(console, seed, quick) -> Findings``; if it has options, also
+``OPTIONS``, which maps each option's name to its meaning, and its ``run`` takes ``options``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Experiment:
     def load(self) -> Any:
         found = import_module(f"{__name__}.{self.file}")
         part = self.module.partition(":")[2]
-        return getattr(found, part) if part else found
+        return getattr(found, part) if part else getattr(found, "SCENARIO", found)
 
     @property
     def explanation(self) -> str:

@@ -4,51 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import isfinite, nan
+from math import nan
 
 from rich import box
 from rich.table import Table
 
-from ..result_file import AimVerdict, JudgedAim, bounds, judge, shown
+from ..result_file import AimVerdict, Verdict
 from ..statistics import fmean, no_less_than
 
-
-@dataclass(frozen=True, slots=True)
-class Aim:
-    """A measured value and the range that it must be in. A value without a range is only shown."""
-
-    what: str
-    value: float
-    unit: str = ""
-    least: float | None = None
-    most: float | None = None
-
-    @property
-    def verdict(self) -> AimVerdict:
-        """Whether the value is finite and within its bounds; ``no aim`` without bounds."""
-        return judge(self.value, self.least, self.most)
-
-    @property
-    def met(self) -> bool:
-        """False if the value misses its aim. A value without bounds cannot miss."""
-        return self.verdict != "missed"
-
-    @property
-    def wanted(self) -> str:
-        return bounds(self.least, self.most)
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.measured()}, wanted {self.wanted}"
-
-    def measured(self, digits: int = 4) -> str:
-        """Return the value for people, with at least *digits* digits."""
-        return shown(self.value, self.unit, self.least, self.most, digits=digits)
-
-    def judged(self) -> JudgedAim:
-        """Return the aim in the result file's form."""
-        value = float(self.value) if isfinite(self.value) else None
-        return JudgedAim(self.what, value, self.unit, self.least, self.most, self.verdict)
+Aim = Verdict
+"""What our experiments call a verdict that bounds decide."""
 
 
 def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Aim:
@@ -86,7 +51,7 @@ def aims_table(title: str, aims: Sequence[Aim]) -> AimsTable:
     table.add_column("wanted", justify="right", no_wrap=True)
     table.add_column("")
     for aim in aims:
-        table.add_row(aim.what, aim.measured(), aim.wanted, SIGNS[aim.verdict])
+        table.add_row(aim.what, aim.measured, aim.wanted, SIGNS[aim.verdict])
     return table
 
 

@@ -66,29 +66,6 @@ class Attempts:
                     self._repeated.append(Repeated(what, str(error), isinstance(error, EmulationError)))
         return None
 
-    def of_several(self, run: Callable[[Attempts], T], what: str, most: int = ATTEMPTS) -> T | None:
-        """Like :meth:`of`, for a *run* that itself makes several attempts.
-
-        If such a run is discarded, its attempts that were repeated because of the emulated paths do not count. The
-        others do.
-        """
-
-        def once() -> tuple[T, Attempts]:
-            within = Attempts(self._console)
-            try:
-                return run(within), within
-            except (TestbedError, ValueError):
-                self._repeated += (each for each in within._repeated if not each.emulation)
-                raise
-
-        kept = self.of(once, what, most)
-        if kept is None:
-            return None
-        result, within = kept
-        self._repeated += within._repeated
-        self._void += within._void
-        return result
-
     @contextmanager
     def keeping(self, what: str, *measured: Sized) -> Iterator[None]:
         """Record a TestbedError of the testbed *what*. If nothing was *measured* yet, raise the error again."""

@@ -97,7 +97,7 @@ def _losses(testbed: Testbed) -> tuple[list[Aim], dict[str, Any], dict[str, list
             lost[what] = lost_of(numbers, PACKETS)
             share, run, _ = found = losses(what, loss, numbers, PACKETS)
             data[what] = {
-                "loss": share.value / 100, "asked": loss.mean, "run": run.value, "run_asked": mean_run(loss),
+                "loss": (share.value or 0.0) / 100, "asked": loss.mean, "run": run.value, "run_asked": mean_run(loss),
             }  # fmt: skip
             aims += found
     return aims, data, lost

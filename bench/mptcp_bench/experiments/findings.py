@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,16 @@ def result_of(
         quick=quick,
         notes=findings.notes,
         failures=findings.failures,
-        aims=tuple(aim.judged() for aim in findings.aims),
+        aims=tuple(_finite(aim) for aim in findings.aims),
         tables=tables_of(besides),
         pictures=tuple(picture.name for picture in findings.pictures),
         data=finite(findings.data),
     )
+
+
+def _finite(aim: Aim) -> Aim:
+    value = None if aim.value is None else finite(float(aim.value))
+    return replace(aim, value=value)
 
 
 def tables_of(tables: Iterable[RichTable]) -> tuple[Table, ...]:

@@ -139,7 +139,7 @@ class Claim:
     @property
     def row(self) -> tuple[str, str, str]:
         """The paper's words, our value, and the verdict."""
-        measured = f"{self.what}: {self.aim.judged().measured}"
+        measured = f"{self.what}: {self.aim.measured}"
         if self.interval is not None:
             low, high = self.interval
             measured += f" ({shown(low, self.unit)} to {shown(high, self.unit)}, n = {len(self.values)})"

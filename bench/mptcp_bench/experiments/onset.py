@@ -16,106 +16,173 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.congestion import lacking_here, select
-from mptcp_lab.testbed.features import need
-from mptcp_lab.testbed.recorder import Recorder, Sample, rates
+from mptcp_lab.testbed.recorder import Recorder, rates
 from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 
 from .. import style
 from ..statistics import of_median
-from . import onset_cells
-from .aims import Aim, coloured
-from .attempts import Attempts
+from .columns import CELL, RUNS, Column, Results, Row, Table, Turn, of_cell
 from .devices import DEVICE, DEVICES, POLICY_PATHS
 from .drawing import beside, both_paths, mark
-from .findings import Findings, Picture
-from .onset_cells import NETWORKS, OTHER_RATE, VARIANTS, Cell, cells, variants_of
-from .onset_judging import Outcome, aims, judge
-from .options import OptionError, count
+from .findings import Picture
+from .onset_judging import DOWN, UP, WITHIN, Outcome, Windows, judge
+from .options import OptionError
+from .parameters import parameter, rtt_pair, several, whole, words
 from .payload import payload_share
+from .scenario import Scenario
 from .setup import Setup
-from .tables import mean, new_table
 from .two_paths import two_paths
 from .upload_recorder import UploadRecorder, on_the_wire
 
-OPTIONS = onset_cells.OPTIONS
+OTHER_RATE = {"ethernet": 30, "wifi": 50}
+"""Rate of the uncapped path in Mbit/s, by the capped path."""
+NETWORKS = {"ethernet": "10.77.1.", "wifi": "10.77.2."}
+CAPS = "100-5,100-1,30-2"
+UPLOAD_CAPS = f"{CAPS},wifi:30-2"
+VARIANTS = ("at-once", "soft", "no cap")
 WARM = 3.5
 """Seconds from the start of a transfer to the onset of the cap."""
 AFTER = 0.1
 """Seconds that are recorded after the last window."""
-RUNS, QUICK_RUNS, CONTROL_RUNS = 10, 3, 3
-CAPPED_COLUMNS = {"in force s": "in_force", "off": "off", "steady": "steady"}
-"""Columns that only a run with a cap fills, each with its measure."""
+CONTROL_RUNS = 3
+KEPT, STALL, STEADY, STALLED = 0.95, 0.1, 0.98, 0.5
+"""Least share of its rate that the other path must keep; most seconds that it may stall; least share of cap and other
+link that both paths must carry in the steady state; least share that it must keep in each sample."""
+QUEUED = 0.1
+"""Most seconds that the cap may add to the RTT of the capped path."""
+EMULATED = 0.9
+"""Least RTT of the capped path, as a share of the configured one. If it is less, the path was not emulated."""
+UNCAPPED = 3.0
+"""Least rate of the capped path before the onset, as a multiple of the cap. With less, its link limits it, not the
+cap."""
 TITLES = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
-MEANS = tuple(field.name for field in fields(Outcome) if field.name != "stalls")
 _POLICY = f"{POLICY_PATHS}rules: "
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One run, with its samples for the picture."""
+class Cap:
+    """A path, its rate before the cap, and the cap, in Mbit/s."""
 
-    cell: Cell
-    variant: str
-    outcome: Outcome
-    onset: float
-    samples: tuple[Sample, ...]
+    path: str
+    rate: int
+    cap: int
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run the cells that *options* choose."""
-    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize")
-    chosen, variants = cells(options, quick), variants_of(options)
-    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-    for control in dict.fromkeys(cell.control for cell in chosen):
-        if (why := lacking_here(control)) is not None:
-            raise OptionError(f"--set cc={control}: {why}")
-    measured: list[Measured] = []
-    attempts = Attempts(console)
-    for number, cell in enumerate(chosen, 1):
-        console.print(f"{number} of {len(chosen)}: {cell}", style="dim", highlight=False)
-        once = partial(measure, cell, runs, seed, variants)
-        measured += attempts.of_several(once, str(cell), most=2) or []
-    table, asked = judged(chosen, measured, runs if "soft" in variants else 0)
-    named = tuple(replace(aim, what=f"{what}: {aim.what}") for what, aim in asked)
-    data = {
-        "cells": [asdict(cell) for cell in chosen],
-        "runs": [{"cell": str(m.cell), "variant": m.variant, **asdict(m.outcome)} for m in measured],
-    }
-    return attempts.judged(Findings((table,), data, pictures=pictures(measured), aims=named))
+def cap_of(text: str) -> Cap:
+    """Return the cap in *text*, such as ``100-5``, or ``wifi:30-2`` for Wi-Fi's."""
+    found = re.fullmatch(r"(?:(ethernet|wifi):)?(\d{1,5})-(\d{1,5})", text)
+    # A policy cannot have a cap of 0, and a cap above the path's rate has no effect.
+    if found is None or not 0 < int(found[3]) < int(found[2]):
+        raise ValueError("allowed are a path's rate and a lower cap in Mbit/s, such as 100-5, or wifi:30-2")
+    return Cap(found[1] or "ethernet", int(found[2]), int(found[3]))
 
 
-def measure(cell: Cell, runs: int, seed: int, variants: Sequence[str], attempts: Attempts) -> list[Measured]:
-    """Measure *runs* runs of each variant, alternating, in one testbed. Leave out a run that failed each time."""
-    half = two_paths(cell.rates, (cell.ethernet_rtt, cell.wifi_rtt))
-    found: list[Measured] = []
-    with Testbed(paths(half), seed=seed) as testbed:
-        if cell.direction == "up" and not select(cell.control, [testbed["client"].namespace]):
-            raise TestbedError(f"the client cannot have {cell.control} here")
-        down = cell.direction == "down"
-        setup = Setup.built(testbed, _POLICY + "[]\n", down=down, up=not down, control=cell.control)
-        for number in range(runs):
-            for variant in variants:
-                if variant == "no cap" and number >= CONTROL_RUNS:
-                    continue
-                once = partial(transfer, setup, cell, variant)
-                one = attempts.of(once, f"{cell}, {variant}", check=testbed.check_emulation)
-                found += [one] if one else []
+def control_of(text: str) -> str:
+    if not re.fullmatch("[a-z0-9_]+", text):
+        raise ValueError("allowed are names of congestion controls, such as bbr")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What ``--set`` chooses."""
+
+    cc: tuple[str, ...] = parameter("congestion controls of the sender", "bbr,cubic", several(control_of))
+    rtt: tuple[tuple[float, float], ...] = parameter(
+        "RTTs in ms, Ethernet/Wi-Fi", "2/2,20/20,60/60,20/80", several(rtt_pair), quick="20/20"
+    )
+    cap: tuple[Cap, ...] | None = parameter(
+        f"Ethernet's rate and its cap in Mbit/s, wifi: before them for Wi-Fi's, default {CAPS}, with direction=up "
+        "wifi:30-2 besides",
+        None,
+        several(cap_of),
+        quick="100-5",
+    )
+    runs: int = parameter("of each variant", "10", whole(), quick="3")
+    variant: tuple[str, ...] = parameter("which landings of the cap", ",".join(VARIANTS), words(*VARIANTS))
+    direction: tuple[str, ...] = parameter("of the transfer and the cap, down or up", "down", words("down", "up"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of the varied settings."""
+
+    control: str
+    rtts: tuple[float, float]
+    """RTTs of Ethernet and Wi-Fi in milliseconds."""
+    capped: Cap
+    direction: str = "down"
+
+    def __str__(self) -> str:
+        what = ", upload" if self.direction == "up" else ""
+        where = "" if self.capped.path == "ethernet" else f", {self.capped.path}"
+        rtts = "{:g}/{:g} ms".format(*self.rtts)
+        return f"{self.control}, {rtts}, {self.capped.rate}→{self.capped.cap} Mbit/s{where}{what}"
+
+    @property
+    def other(self) -> str:
+        """The uncapped path."""
+        return next(path for path in DEVICE if path != self.capped.path)
+
+    @property
+    def rates(self) -> tuple[int, int]:
+        """Rates of Ethernet and Wi-Fi in Mbit/s."""
+        rate, other = self.capped.rate, OTHER_RATE[self.capped.path]
+        return (rate, other) if self.capped.path == "ethernet" else (other, rate)
+
+    @property
+    def rtt(self) -> float:
+        """RTT of the capped path in milliseconds."""
+        return self.rtts[0 if self.capped.path == "ethernet" else 1]
+
+    @property
+    def windows(self) -> Windows:
+        return UP if self.direction == "up" else DOWN
+
+    @property
+    def dips(self) -> float:
+        """Seconds for which the congestion control itself may stall a path."""
+        return self.windows.dips if self.control == "bbr" else 0.0
+
+
+def cells(chosen: Settings) -> list[Cell]:
+    found = []
+    for direction in chosen.direction:
+        caps = chosen.cap or several(cap_of)(UPLOAD_CAPS if direction == "up" else CAPS)
+        found += [Cell(*each, direction) for each in product(chosen.cc, chosen.rtt, caps)]
     return found
 
 
-def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
-    """Transfer, load the cap, and judge. Raises TestbedError without both subflows, EmulationError for wrong paths."""
-    windows, down = cell.windows, cell.direction == "down"
+def ready(chosen: Settings) -> None:
+    """Raise OptionError if this host lacks a congestion control."""
+    for control in chosen.cc:
+        if (why := lacking_here(control)) is not None:
+            raise OptionError(f"--set cc={control}: {why}")
+
+
+@contextmanager
+def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
+    """Build a testbed for one cell."""
+    [cell] = cells
+    with Testbed(paths(two_paths(cell.rates, cell.rtts)), seed=seed) as testbed:
+        if cell.direction == "up" and not select(cell.control, [testbed["client"].namespace]):
+            raise TestbedError(f"the client cannot have {cell.control} here")
+        down = cell.direction == "down"
+        yield Setup.built(testbed, _POLICY + "[]\n", down=down, up=not down, control=cell.control)
+
+
+def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
+    """Transfer, load the cap, and judge. Raises TestbedError without both subflows."""
+    cell, windows = turn.cell, turn.cell.windows
+    down, capped = cell.direction == "down", cell.capped
     setup.load(f"{_POLICY}[]\n")
     wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)
     with (
@@ -126,22 +193,18 @@ def transfer(setup: Setup, cell: Cell, variant: str) -> Measured:
         if len(sockets(setup, cell)) != 2:
             raise TestbedError("the transfer has not two subflows")
         onset = recorder.now
-        if variant != "no cap":
-            throttle = f"{{rate: {cell.cap} Mbit/s, landing: {variant}}}"
-            rule = f"name: cap, paths: [{cell.path}], direction: {cell.direction}, throttle: {throttle}"
+        if turn.variant != "no cap":
+            throttle = f"{{rate: {capped.cap} Mbit/s, landing: {turn.variant}}}"
+            rule = f"name: cap, paths: [{capped.path}], direction: {cell.direction}, throttle: {throttle}"
             setup.load(f"{_POLICY}[{{{rule}}}]\n")
         time.sleep(max(0.0, onset + windows.end - 0.5 - recorder.now))
-        rtt = sockets(setup, cell).get(NETWORKS[cell.path], 0.0)
+        rtt = sockets(setup, cell).get(NETWORKS[capped.path], 0.0)
         time.sleep(max(0.0, onset + windows.end + AFTER - recorder.now))
         samples = recorder.samples
-    # The check covers the time since the last check, so that each transfer is charged only with its own late packets.
-    setup.testbed.check_emulation()
     if not down:
         samples = on_the_wire(samples, payload_share(4, multipath=True))
-    capped, other = DEVICE[cell.path], DEVICE[cell.other]
-    cap, link = cell.cap * 1_000_000, OTHER_RATE[cell.path] * 1_000_000
-    outcome = judge(samples, capped, other, onset, cap, link, rtt, windows)
-    return Measured(cell, variant, outcome, onset, samples)
+    link = OTHER_RATE[capped.path] * 1_000_000
+    return judge(samples, DEVICE[capped.path], DEVICE[cell.other], onset, capped.cap * 1_000_000, link, rtt, windows)
 
 
 def sockets(setup: Setup, cell: Cell) -> dict[str, float]:
@@ -157,66 +220,74 @@ def sockets(setup: Setup, cell: Cell) -> dict[str, float]:
     return found
 
 
-def judged(chosen: Iterable[Cell], measured: Sequence[Measured], runs: int) -> tuple[Table, list[tuple[str, Aim]]]:
-    """Return the table of all cells and variants, and the aims of the soft landing, each with its cell.
-
-    *runs* of each variant were planned. If it is 0, a cell without a soft landing misses no aim.
-    """
-    columns = ("cell", "cap", "runs", "kept", "worst", "stalled s", "when", *CAPPED_COLUMNS, "RTT ms")
-    table = new_table("A cap falls: what the other path keeps", columns, left=("cell", "cap"))
-    found: list[tuple[str, Aim]] = []
-    for cell in chosen:
-        label = str(cell)
-        for variant in VARIANTS:
-            outcomes = [m.outcome for m in measured if m.cell == cell and m.variant == variant]
-            asked = {}
-            if variant == "soft" and runs:
-                asked = aims(outcomes, runs, cell.windows, cell.control, cell.rtt)
-                found += [(f"{cell}, soft", aim) for aim in asked.values()]
-            if not outcomes:
-                continue
-            shown = {name: _shown(outcomes, name, asked.get(name)) for name in MEANS}
-            table.add_row(
-                label, variant, str(len(outcomes)), shown["kept"], shown["worst"], shown["stalled"], _when(outcomes),
-                *(shown[name] if variant != "no cap" else "" for name in CAPPED_COLUMNS.values()), shown["rtt"],
-            )  # fmt: skip
-            label = ""
-    return table, found
-
-
-def _when(outcomes: Sequence[Outcome]) -> str:
+def when(row: Row[Cell, Outcome]) -> str:
     """Return the first and last moment at which the other path stalled in any run, in seconds after the onset."""
-    stalls = [stall for outcome in outcomes for stall in outcome.stalls]
+    stalls = [stall for outcome in row.measured for stall in outcome.stalls]
     return f"{min(begin for begin, _ in stalls):.1f}-{max(end for _, end in stalls):.1f}" if stalls else ""
 
 
-def _shown(outcomes: Sequence[Outcome], name: str, aim: Aim | None) -> str:
-    scale, digits = {"rtt": (1e3, 0), "off": (1.0, 3), "steady": (1.0, 3)}.get(name, (1.0, 2))
-    return coloured(mean([getattr(each, name) for each in outcomes], scale, digits), aim)
+def _soft(row: Row[Cell, Outcome]) -> bool:
+    return row.variant == "soft"
 
 
-def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
+def _capped(row: Row[Cell, Outcome]) -> bool:
+    return row.variant != "no cap"
+
+
+COLUMNS: tuple[Column[Cell, Outcome], ...] = (
+    RUNS,
+    Column("", "uncapped", aim="capped path before, × its cap", least=UNCAPPED, judged=_soft),
+    Column("kept", "kept", least=KEPT, judged=_soft),
+    Column("worst", "worst", aim="worst sample", least=of_cell(lambda c: None if c.dips else STALLED), judged=_soft),
+    Column("stalled s", "stalled", aim="stalled", unit=" s", most=of_cell(lambda c: STALL + c.dips), judged=_soft),
+    Column("when", lambda row: [], text=when),
+    Column(
+        "in force s", "in_force", aim="in force after", unit=" s", most=of_cell(lambda c: c.windows.in_force),
+        judged=_soft, filled=_capped,
+    ),
+    Column("off", "off", aim="from then on off by", digits=3, most=WITHIN, judged=_soft, filled=_capped),
+    Column("steady", "steady", aim="steady state", digits=3, least=STEADY, judged=_soft, filled=_capped),
+    Column(
+        "RTT ms", "rtt", aim="RTT", unit=" ms", scale=1e3, digits=0, least=of_cell(lambda c: EMULATED * c.rtt),
+        most=of_cell(lambda c: c.rtt + 1e3 * QUEUED), judged=_soft,
+    ),
+)  # fmt: skip
+
+
+def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
     """Return the picture of the first cell that has both landings; empty if no cell has."""
-    landed = {(one.cell, one.variant) for one in measured}
-    cell = next((one.cell for one in measured if {(one.cell, each) for each in TITLES} <= landed), None)
-    return () if cell is None else (Picture("onset", lambda target: draw(target, measured, cell)),)
+    cell = next((each for each in results.cells if all(results.of(each, landing) for landing in TITLES)), None)
+    return [] if cell is None else [Picture("onset", lambda target: draw(target, results, cell))]
 
 
-def draw(target: Path, measured: Sequence[Measured], cell: Cell) -> None:
+def draw(target: Path, results: Results[Cell, Outcome], cell: Cell) -> None:
     """Draw one run of each landing of *cell*: the run in which the other path kept the median share."""
     figure, panels = beside(2)
     names = {"ethernet": "Ethernet", "wifi": "Wi-Fi"}
     for axes, (variant, title) in zip(panels, TITLES.items(), strict=True):
-        runs = [m for m in measured if m.cell == cell and m.variant == variant]
-        shown = of_median(runs, lambda m: m.outcome.kept)
+        shown = of_median(results.of(cell, variant), lambda outcome: outcome.kept)
         both_paths(axes, [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5], shown.onset)
         mark(axes, 0)
-        axes.set_title(
-            f"{title}: {names[cell.other]} keeps {shown.outcome.kept:.0%}", loc="left", fontsize=11, color=style.INK
-        )
+        axes.set_title(f"{title}: {names[cell.other]} keeps {shown.kept:.0%}", loc="left", fontsize=11, color=style.INK)
         axes.set_xlim(-2, 5)
         axes.set_ylim(0, max(cell.rates) * 1.08)
         style.dress(axes, "seconds since the cap", "received, Mbit/s" if variant == "at-once" else "")
     panels[0].legend(loc="upper right", frameon=False)
     style.heading(figure, "The onset of a cap", f"{cell}; one transfer through the proxy", left=0.065)
     style.save(figure, target)
+
+
+SCENARIO = Scenario(
+    settings=Settings,
+    needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize"),
+    ready=ready,
+    cells=cells,
+    variants=lambda chosen, cell: chosen.variant,
+    # Without a cap, congestion control makes the rate dip equally in each run.
+    runs=lambda chosen, cell, variant: min(chosen.runs, CONTROL_RUNS) if variant == "no cap" else chosen.runs,
+    bed=bed,
+    measure=measure,
+    tables=(Table("A cap falls: what the other path keeps", COLUMNS, (CELL, ("cap", lambda row: row.variant))),),
+    counted=lambda row: "runs" if _soft(row) else "",
+    pictures=pictures,
+)

@@ -13,8 +13,7 @@ from math import inf, isclose
 
 from mptcp_lab.testbed.recorder import Sample, mean_rate
 
-from ..statistics import fmean
-from .aims import Aim
+from .columns import for_pictures
 
 BEFORE = 2.0
 """Seconds before the onset in which the other path's earlier rate is measured."""
@@ -22,16 +21,6 @@ STALLED = 0.5
 """The other path stalls while its rate is below this share of its earlier rate."""
 WITHIN = 0.05
 """Share by which the capped path's rate may differ from its cap."""
-KEPT, STALL, STEADY = 0.95, 0.1, 0.98
-"""Least share of its rate that the other path must keep; most seconds that it may stall; least share of cap and other
-link that both paths must carry in the steady state."""
-QUEUED = 0.1
-"""Most seconds that the cap may add to the RTT of the capped path."""
-EMULATED = 0.9
-"""Least RTT of the capped path, as a share of the configured one. If it is less, the path was not emulated."""
-UNCAPPED = 3.0
-"""Least rate of the capped path before the onset, as a multiple of the cap. With less, its link limits it, not the
-cap."""
 WINDOW = 1.0
 """Seconds over which the capped path's rate is compared with the cap. At 1 Mbit/s these are 82 full packets."""
 
@@ -83,6 +72,8 @@ class Outcome:
     """Smoothed RTT of the capped subflow in the steady state, in seconds."""
     stalls: tuple[tuple[float, float], ...] = ()
     """Begin and end of each stall, in seconds after the onset. Adjacent samples are joined to one stall."""
+    onset: float = 0.0
+    samples: tuple[Sample, ...] = for_pictures()
 
 
 def judge(
@@ -119,32 +110,9 @@ def judge(
         steady=sum(mean_rate(samples, path, begin, end) for path in (capped, other)) / (cap + other_link),
         rtt=rtt,
         stalls=_joined(below),
+        onset=onset,
+        samples=tuple(samples),
     )
-
-
-def aims(outcomes: Sequence[Outcome], runs: int, windows: Windows, control: str, rtt: float) -> dict[str, Aim]:
-    """Return the aims of a soft cap, by measure, for the means of its *outcomes*; *runs* runs were planned.
-
-    *rtt* is the capped path's RTT in seconds, *control* the sender's congestion control.
-    """
-    found = {"runs": Aim("runs", len(outcomes), least=runs)}
-    if not outcomes:
-        return found
-    dips = windows.dips if control == "bbr" else 0.0
-
-    def mean(measure: str) -> float:
-        return fmean(getattr(each, measure) for each in outcomes)
-
-    return found | {
-        "uncapped": Aim("capped path before, × its cap", mean("uncapped"), least=UNCAPPED),
-        "kept": Aim("kept", mean("kept"), least=KEPT),
-        "worst": Aim("worst sample", mean("worst"), least=None if dips else STALLED),
-        "stalled": Aim("stalled", mean("stalled"), " s", most=STALL + dips),
-        "in_force": Aim("in force after", mean("in_force"), " s", most=windows.in_force),
-        "off": Aim("from then on off by", mean("off"), most=WITHIN),
-        "steady": Aim("steady state", mean("steady"), least=STEADY),
-        "rtt": Aim("RTT", 1e3 * mean("rtt"), " ms", least=1e3 * EMULATED * rtt, most=1e3 * (rtt + QUEUED)),
-    }
 
 
 def _joined(spans: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:

@@ -5,28 +5,23 @@ The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-
 the throttler has never seen makes a transfer of 42 s, and then one of 12 s. The variants alternate, three times each:
 no policy; our cap; our budget, which is used up when the transfer begins; a static class for the client's address on
 Ethernet, set before the transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of
-the interface towards the client. At the first reading that finds a megabyte, it sets the same class. The poller's phase
-is drawn from the seed, once from each part of its period; its mean overshoot over all phases is computed from these. By
-default, 15 times 54 s of transfers take a quarter of an hour, including pauses.
+the interface towards the client. At the first reading that finds a megabyte, it sets the same class. It runs once with
+each of three phases, the middles of equal parts of its period; its mean overshoot over all phases is computed from
+these. By default, 15 times 54 s of transfers take a quarter of an hour, including pauses.
 """
 
 from __future__ import annotations
 
-import random
+import math
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from mptcp_common.units import parse_rate
+from mptcp_lab.agent.pacing import Paced
 from mptcp_lab.testbed import Testbed, TestbedError, paths
-from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command
 from mptcp_lab.testbed.transfer import Added
@@ -35,137 +30,178 @@ from mptcp_throttler.shaping.model import class_spec
 
 from .. import style
 from . import pages_cells
-from .aims import aims_table
-from .attempts import Attempts
+from .aims import Aim, no_less
+from .columns import RUNS, Column, Results, Row, Run, Table, Turn, of_cell
 from .devices import DEVICES
-from .findings import Findings, Picture
-from .options import choice, count, positive, refused
-from .overshoot_judging import PERIOD, TRANSFERS, UNCAPPED, Measured, Rates, aims, expected, first_packet, judge
-from .overshoot_poller import Poller
+from .findings import Picture
+from .overshoot_judging import EARLY, EXCESS, PERIOD, Outcome, expected, first_packet, judge
 from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
-from .tables import mean, new_table
+from .parameters import number, parameter, whole, words
+from .scenario import Scenario
 from .two_paths import two_paths
 
-VARIANTS = ("none", "ours", "budget", "static", "poller")
+TITLES = {
+    "none": "no policy", "ours": "ours", "budget": "ours, a used-up budget", "static": "static class",
+    "poller": "poller",
+}  # fmt: skip
 OURS = ("ours", "budget")
+CAPPED_FROM_THE_START = (*OURS, "static")
+MEAN = "poller, mean over all phases"
 RATES, RTTS = (50, 20), (20, 20)
 """Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi."""
-OPTIONS = {
-    "variant": f"which of {', '.join(VARIANTS)}, default all",
-    "runs": "of each variant but the poller, 2 or more, default 3",
-    "phases": "of the poller, which runs once with each, default 3",
-    "cap": f"Mbit/s, no more than {RATES[0] / UNCAPPED:.1f}, default 5",
-    "seconds": "of a first transfer, default 42",
-}
-SECONDS, REPEATED = 42.0, 12.0
-RUNS, QUICK_RUNS = 3, 2
-PHASES, QUICK_PHASES = 3, 1
+REPEATED = 12.0
+ALLOWED = 1_000_000
+"""Bytes that the poller allows between two readings: so few that the first reading during a transfer sets the cap."""
 SOONEST = 1.0
 """Earliest reading of the poller, in seconds after the first packet."""
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 CAPPED, OTHER = DEVICES
-TITLES = {
-    "none": "no policy", "ours": "ours", "budget": "ours, a used-up budget", "static": "static class",
-    "poller": "poller",
-}  # fmt: skip
+FIRST, AGAIN = "first", "repeated"
+SECONDS = 1.0
+"""Our cap's limits: most seconds of the cap's rate that a transfer may be ahead, and most seconds above the cap."""
+LEAST_CAPPED, LEAST_OTHER = 0.85, 0.9
+"""Least rates: of the capped path over the whole transfer, as a share of the cap; of the other path after its slow
+start, as a share of its link."""
+UNCAPPED = 3.0
+"""Least rate of the path without a cap, as a multiple of the cap. With less, the cap would have nothing to do."""
+LINK = 1.05
+"""Most rate of a path, as a multiple of its link's rate. More means that the link was not emulated."""
+PREDICTED = 0.25
+"""Share by which a poller's overshoot may differ from the one that its phase predicts."""
+APART = 10.0
+"""Least ratio of the poller's expected overshoot to ours."""
+PACKET = 1500
+"""Bytes: the least overshoot that is assumed for ours, because a ratio to zero would mean nothing."""
+NO_MORE = 0.05
+"""Share by which a first transfer may carry more than a repeated one in ``EARLY`` seconds."""
+
+
+def cap_of(text: str) -> float:
+    """Return a cap in Mbit/s that the policy's own parser takes, and that the uncapped path exceeds."""
+    cap = number()(text)
+    parse_rate(f"{cap:g} Mbit/s")
+    if UNCAPPED * cap > RATES[0]:
+        raise ValueError(f"allowed are caps of no more than {RATES[0] / UNCAPPED:.1f} Mbit/s")
+    return cap
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """One planned run of a variant. A poller also has its *phase* in seconds."""
+class Settings:
+    """What ``--set`` chooses."""
+
+    variant: tuple[str, ...] = parameter(f"which of {', '.join(TITLES)}", ",".join(TITLES), words(*TITLES))
+    # At least two runs, because means of one run cannot be compared.
+    runs: int = parameter("of each variant but the poller, 2 or more", "3", whole(2), quick="2")
+    phases: int = parameter("of the poller, which runs once with each", "3", whole(), quick="1")
+    cap: float = parameter(f"Mbit/s, no more than {RATES[0] / UNCAPPED:.1f}", "5", cap_of)
+    seconds: float = parameter("of a first transfer", "42", number(PERIOD + REPEATED / 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One variant, for which *cap* (Mbit/s) is set. A poller also has its *phase* in seconds."""
 
     variant: str
+    cap: float
     phase: float | None = None
 
     def __str__(self) -> str:
         return self.variant if self.phase is None else f"{self.variant}, reading after {self.phase:.1f} s"
 
-
-def plan(options: Mapping[str, str], seed: int, quick: bool) -> tuple[list[PlannedRun], float, float]:
-    """Return runs, cap in Mbit/s and seconds that *options* choose. Raises OptionError for an invalid option."""
-    variants = choice(options, "variant", VARIANTS)
-    phases = count(options, "phases", QUICK_PHASES if quick else PHASES)
-    # At least two runs, because means of one run cannot be compared.
-    runs = count(options, "runs", QUICK_RUNS if quick else RUNS, least=2)
-    cap, seconds = positive(options, "cap", 5), positive(options, "seconds", SECONDS, above=PERIOD + REPEATED / 2)
-    try:
-        # Let the policy's own parser check the cap.
-        parse_rate(f"{cap:g} Mbit/s")
-    except ValueError:
-        raise refused(OPTIONS) from None
-    if UNCAPPED * cap > RATES[0]:
-        raise refused(OPTIONS)
-    draw = random.Random(seed)
-    # The first reading must not come before the transfer has carried the megabyte that it looks for.
-    parts = [max(SOONEST, PERIOD * (number + draw.random()) / phases) for number in range(phases)]
-    each: dict[str, list[float | None]] = {v: [*parts] if v == "poller" else [None] * runs for v in variants}
-    turns = range(max(map(len, each.values())))
-    return [PlannedRun(v, each[v][turn]) for turn in turns for v in variants if turn < len(each[v])], cap, seconds
-
-
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run what *options* choose, one transfer after the other, in two testbeds that exist at the same time."""
-    planned, cap, seconds = plan(options, seed, quick)
-    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss")
-    topology = paths(two_paths(RATES, RTTS))
-    measured: list[Measured] = []
-    attempts = Attempts(console)
-    with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
-        size = round(sum(RATES) * 1e6 / 8 * (seconds + 5))
-        work = Work(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, cap, seconds)
-        for one in planned:
-            console.print(str(one), style="dim", highlight=False)
-            check = work.bed(one).testbed.check_emulation
-            measured += attempts.of(partial(work.measure, one), str(one), check=check) or []
-    asked = aims(measured, work.rates, Counter(one.variant for one in planned))
-    data = {
-        "transfers": [
-            {"variant": m.variant, "transfer": m.transfer, "phase": m.phase, **asdict(m.outcome)} for m in measured
-        ],
-        "expected": expected([m for m in measured if m.variant == "poller"]),
-    }
-    pictures = (Picture("overshoot", lambda target: draw(target, measured, work.rates)),) if measured else ()
-    tables = (table_of(measured, work.rates), aims_table("Overshoot", asked))
-    return attempts.judged(Findings(tables, data, pictures=pictures, aims=tuple(asked)))
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Both testbeds, and a file of *size* bytes, which takes longer than *seconds* to transfer. *cap* is in Mbit/s."""
-
-    plain: Bed
-    throttled: Bed
-    size: int
-    cap: float
-    seconds: float
+    @property
+    def title(self) -> str:
+        return str(self).replace(self.variant, TITLES.get(self.variant, self.variant), 1)
 
     @property
-    def rates(self) -> Rates:
-        rate = round(self.cap * 1_000_000)
-        burst = class_spec(1, Throttle(rate=rate)).burst
-        return Rates(rate, RATES[0] * 1_000_000, RATES[1] * 1_000_000, burst + FIRST_WINDOW)
+    def rate(self) -> int:
+        """The cap in bits/s."""
+        return round(self.cap * 1_000_000)
 
-    def bed(self, one: PlannedRun) -> Bed:
-        return self.throttled if one.variant in OURS else self.plain
+    @property
+    def burst(self) -> int:
+        """Bytes that may pass at once: one burst of a class with the cap's rate, and an initial window."""
+        return class_spec(1, Throttle(rate=self.rate)).burst + FIRST_WINDOW
 
-    def measure(self, one: PlannedRun) -> list[Measured]:
+
+def cells(chosen: Settings) -> list[Cell]:
+    phases = [max(SOONEST, PERIOD * (part + 0.5) / chosen.phases) for part in range(chosen.phases)]
+    return [
+        Cell(variant, chosen.cap, phase)
+        for variant in chosen.variant
+        for phase in (phases if variant == "poller" else [None])
+    ]
+
+
+class Poller:
+    """Reads a counter periodically from :meth:`start` to :meth:`stop`, and calls *cap* once if it grew too much."""
+
+    def __init__(self, read: Callable[[], int], cap: Callable[[], object], phase: float, period: float) -> None:
+        """Read first *phase* seconds after the start, then every *period* seconds."""
+        self.capped_at: float | None = None
+        """When the cap was set, as time.monotonic()."""
+        self._read, self._cap = read, cap
+        self._phase, self._before = phase, 0
+        self._paced = Paced(self._look, period)
+
+    def start(self, moment: float) -> None:
+        """Start at *moment*, as time.monotonic(), when a transfer began. No reading includes its bytes yet."""
+        self._before = self._read()
+        self._paced.start(moment + self._phase)
+
+    def stop(self) -> None:
+        """Stop, and raise the error that reading or capping raised."""
+        self._paced.stop()
+        if self._paced.error is not None:
+            raise self._paced.error
+
+    def _look(self) -> None:
+        if self.capped_at is not None:
+            return
+        now = self._read()
+        if now - self._before > ALLOWED:
+            self._cap()
+            self.capped_at = time.monotonic()
+        self._before = now
+
+
+class Work:
+    """Both testbeds, and a file of *size* bytes, which takes longer than *seconds* to transfer."""
+
+    def __init__(self, plain: Bed, throttled: Bed, size: int, seconds: float) -> None:
+        self._plain, self._throttled, self._size, self._seconds = plain, throttled, size, seconds
+        self._used = plain
+
+    @classmethod
+    @contextmanager
+    def built(cls, chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Work]:
+        """Build a testbed without our throttler, and one with it."""
+        topology = paths(two_paths(RATES, RTTS))
+        size = round(sum(RATES) * 1e6 / 8 * (chosen.seconds + 5))
+        with Testbed(topology, seed=seed) as plain, Testbed(topology, seed=seed) as throttled:
+            yield cls(Bed.built(plain, [size]), Bed.built(throttled, [size]), size, chosen.seconds)
+
+    def check_emulation(self) -> None:
+        """Check the testbed of the last run."""
+        self._used.testbed.check_emulation()
+
+    def measure(self, turn: Turn[Cell]) -> dict[str, Outcome]:
         """Return a new client's two transfers. Raises TestbedError or ValueError if one did not use both paths."""
+        one = turn.cell
         policy = "budget" if one.variant == "budget" else "cap"
-        [cell] = pages_cells.cells({"at_once": "1", "cap": f"{self.cap:g}", "policy": policy})
-        bed = self.bed(one)
+        [cell] = pages_cells.cells({"at_once": "1", "cap": f"{one.cap:g}", "policy": policy})
+        bed = self._used = self._throttled if one.variant in OURS else self._plain
         bed.wait_until_quiet()
         if one.variant in OURS:
             bed.start_throttler(cell)
         with bed.set_up(cell, one.variant), self._poller(bed, cell, one) as poller:
-            found = [self._transfer(bed, one, TRANSFERS[0], self.seconds, poller)]
+            first = self._transfer(bed, one, self._seconds, poller)
             bed.wait_until_quiet()
-            found.append(self._transfer(bed, one, TRANSFERS[1], REPEATED, None))
-        return found
+            return {FIRST: first, AGAIN: self._transfer(bed, one, REPEATED, None)}
 
     @contextmanager
-    def _poller(self, bed: Bed, cell: pages_cells.Cell, one: PlannedRun) -> Iterator[Poller | None]:
+    def _poller(self, bed: Bed, cell: pages_cells.Cell, one: Cell) -> Iterator[Poller | None]:
         """Yield a poller that has not started, or None without one. Remove its class at the end."""
         if one.phase is None:
             yield None
@@ -182,9 +218,9 @@ class Work:
             if poller.capped_at is not None:
                 proxy.run(gone)
 
-    def _transfer(self, bed: Bed, one: PlannedRun, transfer: str, seconds: float, poller: Poller | None) -> Measured:
+    def _transfer(self, bed: Bed, one: Cell, seconds: float, poller: Poller | None) -> Outcome:
         added = Added(bed.client, bed.testbed["proxy"])
-        url = bed.origin.url(str(self.size))
+        url = bed.origin.url(str(self._size))
         proxy = f"http://{bed.proxy_address}:{PROXY_PORT}"
         argv = ["curl", "-s", "-m", f"{seconds + 30:g}", "-o", "/dev/null", "-x", proxy, url]
         with IpRecorder(bed.client, DEVICES) as recorder, bed.client.running(mptcp_command(argv)) as process:
@@ -200,45 +236,114 @@ class Work:
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
         bed.known = True
-        # Check the paths first: if they were not as asked, a later failure is not the product's fault.
-        bed.testbed.check_emulation()
         complaint = Protocol.of(*added.read()).complaint(multipath=True)
         if complaint is not None:
             raise TestbedError(complaint)
         until = None if poller is None or poller.capped_at is None else poller.capped_at - recorder.started
-        outcome = judge(recorder.samples, CAPPED, OTHER, self.rates.cap, end, until)
-        return Measured(one.variant, transfer, one.phase, outcome, begin, recorder.samples)
+        return judge(recorder.samples, CAPPED, OTHER, one.rate, end, until)
 
 
-def table_of(measured: Sequence[Measured], over: Rates) -> Table:
-    """Return the table of what passed beyond the cap: mean rates, worst overshoot, a poller's expected overshoot."""
-    columns = ("variant", "transfer", "n", "× cap", "beyond cap × time, kB", "in seconds of the cap")
-    table = new_table("What passes beyond a cap", (*columns, "above the cap, s", "other, Mbit/s"), left=columns[:2])
-    order = {each: number for number, each in enumerate(VARIANTS)}
-    alike = dict.fromkeys((m.variant, m.phase, m.transfer) for m in measured)
-    for variant, phase, transfer in sorted(alike, key=lambda each: (order[each[0]], each[1] or 0, each[2])):
-        name = TITLES[variant] + (f", reading after {phase:.1f} s" if phase is not None else "")
-        there = [m.outcome for m in measured if (m.variant, m.phase, m.transfer) == (variant, phase, transfer)]
-        worst, above = max(each.ahead for each in there), max(each.above for each in there)
-        table.add_row(
-            name, f"{transfer}, {there[0].seconds:.0f} s", str(len(there)), mean([each.mean for each in there]),
-            f"{worst / 1e3:,.0f}", f"{8 * worst / over.cap:.2f}",
-            f"{above:.1f}" if above < there[0].seconds else "never below",
-            mean([each.other for each in there], 1e-6, 1),
-        )  # fmt: skip
-    pollers = [m for m in measured if m.variant == "poller" and m.transfer == TRANSFERS[0]]
-    if pollers:
-        octets = expected(pollers)
-        table.add_row(
-            "poller, mean over all phases", "first, computed", "", "", f"{octets / 1e3:,.0f}",
-            f"{8 * octets / over.cap:.2f}",
-            f"{PERIOD / 2:.1f}", "",
-        )  # fmt: skip
-    return table
+def _capped(row: Row[Cell, Outcome]) -> bool:
+    return row.cell.variant in CAPPED_FROM_THE_START
 
 
-def draw(target: Path, measured: Sequence[Measured], over: Rates) -> None:
+def _uncapped(row: Row[Cell, Outcome]) -> bool:
+    return row.cell.variant in ("none", "poller") and row.part == FIRST
+
+
+def _in_seconds(row: Row[Cell, Outcome]) -> list[float]:
+    return [8 * each.ahead / row.cell.rate for each in row.measured]
+
+
+def _of_predicted(row: Row[Cell, Outcome]) -> list[float]:
+    """Return a poller's overshoot as a multiple of the one that its phase predicts."""
+    if row.cell.phase is None or row.part != FIRST:
+        return []
+    predicted = [(each.rate - row.cell.rate) / 8 * row.cell.phase for each in row.measured]
+    return [e.ahead / each if each > 0 else math.nan for e, each in zip(row.measured, predicted, strict=True)]
+
+
+def _transfer(row: Row[Cell, Outcome]) -> str:
+    seconds = row.measured[0].seconds
+    return row.part if math.isnan(seconds) else f"{row.part}, {seconds:.0f} s"
+
+
+COLUMNS: tuple[Column[Cell, Outcome], ...] = (
+    Column("n", RUNS.of, digits=0),
+    Column("× cap", "mean"),
+    Column("beyond cap × time, kB", "ahead", by="most", scale=1e-3, digits=0),
+    Column(
+        "in seconds of the cap", _in_seconds, by="most", aim="ahead of cap × time", unit=" s", most=SECONDS,
+        judged=_capped,
+    ),
+    Column(
+        "above the cap, s", "above", by="most", digits=1, aim="above the cap for", unit=" s", most=SECONDS,
+        judged=_capped,
+    ),
+    Column("other, Mbit/s", "other", scale=1e-6, digits=1),
+    Column(
+        "", "excess", by="most", aim=f"bytes beyond {EXCESS:g} × cap × time", unit=" B",
+        most=of_cell(lambda cell: cell.burst), judged=_capped,
+    ),
+    Column("", "mean", by="least", aim="capped path, × the cap", least=LEAST_CAPPED, most=EXCESS, judged=_capped),
+    Column(
+        "", "other", by="least", aim="other path, × its link", scale=1e-6 / RATES[1], least=LEAST_OTHER, most=LINK,
+        judged=_capped,
+    ),
+    Column(
+        "", lambda row: [each.rate / row.cell.rate for each in row.measured], by="least", aim="uncapped, × the cap",
+        least=UNCAPPED, judged=_uncapped,
+    ),
+    Column("", "rate", by="most", aim="uncapped, × its link", scale=1e-6 / RATES[0], most=LINK, judged=_uncapped),
+    Column("", _of_predicted, aim="overshoot, × what its phase predicts", least=1 - PREDICTED, most=1 + PREDICTED),
+)  # fmt: skip
+
+
+def _of_pollers(results: Results[Cell, Outcome]) -> list[tuple[float, Outcome]]:
+    return [
+        (cell.phase, outcome)
+        for cell in results.cells
+        if cell.phase is not None
+        for outcome in results.of(cell, part=FIRST)
+    ]
+
+
+def computed(results: Results[Cell, Outcome]) -> list[Run[Cell, Outcome]]:
+    """Return a poller's mean transfer over all phases."""
+    there = _of_pollers(results)
+    if not there:
+        return []
+    nan = math.nan
+    mean = Outcome(nan, nan, nan, ahead=expected(there), excess=nan, above=PERIOD / 2, rate=nan, other=nan)
+    return [Run(Turn(Cell(MEAN, results.cells[0].cap), "", 1), mean, "first, computed")]
+
+
+def verdicts(results: Results[Cell, Outcome]) -> list[Aim]:
+    """Return the aims that compare transfers.
+
+    On average, repeated transfers must carry at least 1 - ``NO_MORE`` of what first transfers carry in the same time.
+    """
+    found = []
+    for cell in results.cells:
+        if cell.variant in CAPPED_FROM_THE_START:
+            first, again = ([m.early for m in results.of(cell, part=part)] for part in (FIRST, AGAIN))
+            found.append(no_less(f"{cell}: capped path in {EARLY:g} s, repeated / first", again, first, NO_MORE))
+    pollers = _of_pollers(results)
+    ours = [m for cell in results.cells if cell.variant == "ours" for m in results.of(cell, part=FIRST)]
+    if pollers and ours:
+        least = max(PACKET, *(each.ahead for each in ours))
+        what = f"poller: expected overshoot, × the most of ours, but {PACKET} B at the least"
+        found.append(Aim(what, expected(pollers) / least, least=APART))
+    return found
+
+
+def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
+    return [Picture("overshoot", lambda target: draw(target, results))] if results.runs else []
+
+
+def draw(target: Path, results: Results[Cell, Outcome]) -> None:
     """Draw the bytes that the capped path carried in each first transfer, and what the cap allows."""
+    cap = results.cells[0].cap
     figure = style.new_figure(11, 4.6)
     axes = figure.subplots(1, 1)
     figure.subplots_adjust(left=0.065, right=0.79, top=0.82, bottom=0.13)
@@ -249,20 +354,40 @@ def draw(target: Path, measured: Sequence[Measured], over: Rates) -> None:
     }  # fmt: skip
     longest = 0.0
     named: set[str] = set()
-    for m in (m for m in measured if m.transfer == TRANSFERS[0]):
+    for run in (run for run in results.runs if run.part == FIRST):
+        m, variant = run.measured, run.turn.cell.variant
         total = Octets(m.samples, CAPPED)
-        times = [step / 5 for step in range(int(m.outcome.seconds * 5))]
-        longest = max(longest, m.outcome.seconds)
+        times = [step / 5 for step in range(int(m.seconds * 5))]
+        longest = max(longest, m.seconds)
         brought = [(total(m.begin + time) - total(m.begin)) / 1e6 for time in times]
-        colour, width = looks[m.variant]
-        name = TITLES[m.variant] if m.variant not in named else None
-        named.add(m.variant)
+        colour, width = looks[variant]
+        name = TITLES[variant] if variant not in named else None
+        named.add(variant)
         axes.plot(times, brought, color=colour, linewidth=width, label=name, zorder=3)
-    axes.plot([0, longest], [0, over.cap / 8e6 * longest], color=style.INK, linestyle=style.DASHED, label="cap × time")
+    axes.plot([0, longest], [0, cap / 8 * longest], color=style.INK, linestyle=style.DASHED, label="cap × time")
     axes.set_xlim(0, longest)
     axes.set_ylim(bottom=0)
     style.dress(axes, "seconds since the first packet", "MB over Ethernet")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-    heading = f"Ethernet {RATES[0]} Mbit/s, capped at {over.cap / 1e6:g}; first transfers of a client"
+    heading = f"Ethernet {RATES[0]} Mbit/s, capped at {cap:g}; first transfers of a client"
     style.heading(figure, "What passes beyond a cap", heading, left=0.065)
     style.save(figure, target)
+
+
+SCENARIO = Scenario(
+    settings=Settings,
+    needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
+    cells=cells,
+    together=lambda cell: None,
+    runs=lambda chosen, cell, variant: 1 if cell.phase is not None else chosen.runs,
+    bed=Work.built,
+    measure=Work.measure,
+    parts=lambda cell: (FIRST, AGAIN),
+    tables=(
+        Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: row.cell.title), ("transfer", _transfer))),
+    ),
+    counted=lambda row: "transfers",
+    computed=computed,
+    verdicts=verdicts,
+    pictures=pictures,
+)

@@ -260,7 +260,7 @@ def table(title: str, aims: Sequence[Aim]) -> Table:
 
 def _cell(aim: Aim, *, bare: bool) -> str:
     """Return the value, with a sign if it has an aim, and the aim itself unless *bare*."""
-    text = aim.measured(digits=3)
+    text = aim.shown(digits=3)
     if not aim.wanted:
         return text
     if not bare:

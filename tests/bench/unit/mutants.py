@@ -7,19 +7,24 @@ path, a cap that never comes, an unused path, no emulation, plain TCP, or no mea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.attempts import Attempts
+from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.findings import Findings
+from mptcp_bench.experiments.scenario import Scenario
 from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
+M = TypeVar("M")
 MBIT = 1_000_000
 Load = Callable[[float], float]
 """Rate in Mbit/s as a function of seconds since the start of a series."""
@@ -62,6 +67,21 @@ def with_attempts(judge: Judge) -> Judge:
     return Judge(judging(judge.sound), mutants, judge.refused)
 
 
+def rehearsed(
+    scenario: Scenario[Any, Any, Any, M],
+    options: Mapping[str, str],
+    measure: Callable[[Turn[Any]], M | Mapping[str, M] | None],
+) -> Results[Any, M]:
+    """Return the results of *scenario* with *options* if each of its runs measured this; nothing for None."""
+    turns, runs = scenario.plan(scenario.chosen(options)), []
+    for turn in turns:
+        found = measure(turn)
+        if found is not None:
+            parts = found if isinstance(found, Mapping) else {"": found}
+            runs += [Run(turn, each, part) for part, each in parts.items()]
+    return scenario.results(turns, runs)
+
+
 def missed(judged: Callable[[], Sequence[Aim]]) -> set[str]:
     """Return the names of the missed aims."""
     return {aim.what for aim in judged() if not aim.met}
@@ -75,9 +95,9 @@ def bounds(aims: Iterable[Aim]) -> set[Bound]:
 
 def broken(aims: Iterable[Aim]) -> set[Bound]:
     """Return the bounds that their values violate. NaN violates none."""
-    there = list(aims)
-    low = {(aim.what, "least") for aim in there if aim.least is not None and aim.value < aim.least}
-    return low | {(aim.what, "most") for aim in there if aim.most is not None and aim.value > aim.most}
+    values = [(aim, math.nan if aim.value is None else aim.value) for aim in aims]
+    low = {(aim.what, "least") for aim, value in values if aim.least is not None and value < aim.least}
+    return low | {(aim.what, "most") for aim, value in values if aim.most is not None and value > aim.most}
 
 
 def judged_by(judged: Callable[[], Sequence[Aim]]) -> Sequence[Aim]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
-from mutants import MBIT, Judge, Load, constant, series
+from mutants import MBIT, Judge, Load, constant, rehearsed, series
 
 from mptcp_bench.experiments import guard_judging, onset_judging, starvation_judging
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.guard_judging import FAULT, Arm, Unharmed
+from mptcp_bench.experiments.onset import SCENARIO as ONSET_SCENARIO
 from mptcp_bench.experiments.onset_judging import DOWN
 from mptcp_bench.experiments.pages_cells import cells
 from mptcp_bench.experiments.pages_judging import Download, Lead, Outcome, judge, judge_cell, judge_lone
@@ -34,14 +36,18 @@ def onset(
 ) -> Callable[[], Sequence[Aim]]:
     """Judge runs, the first *sound* of them sound and the others changed: a cap of 5 of 100 Mbit/s beside 30."""
 
-    def run(ethernet: Load, wifi: Load, measured: float) -> onset_judging.Outcome:
+    @cache
+    def run(is_sound: bool) -> onset_judging.Outcome:
+        ethernet, wifi, measured = (COMES, WIFI, RTT) if is_sound else (capped, other, rtt)
         samples = series({"eth0": ethernet, "wlan0": wifi}, ONSET + DOWN.end + 0.3)
         return onset_judging.judge(samples, "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, measured)
 
     def judged() -> Sequence[Aim]:
-        outcomes = [run(COMES, WIFI, RTT)] * min(sound, runs)
-        outcomes += [run(capped, other, rtt)] * (runs - len(outcomes))
-        return list(onset_judging.aims(outcomes, 3, DOWN, "cubic", RTT).values())
+        options = {"cc": "cubic", "rtt": "20/20", "cap": "100-5", "variant": "soft", "runs": "3"}
+        results = rehearsed(
+            ONSET_SCENARIO, options, lambda turn: run(turn.number <= sound) if turn.number <= runs else None
+        )
+        return ONSET_SCENARIO.aims(results)
 
     return judged
 

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
-from mutants import MBIT, Judge, Load, constant, series
+from mutants import Judge, Load, constant, rehearsed, series
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.overshoot_judging import Measured, Outcome, Rates, aims, judge
+from mptcp_bench.experiments.columns import Results, Turn
+from mptcp_bench.experiments.overshoot import AGAIN, FIRST, SCENARIO, Cell
+from mptcp_bench.experiments.overshoot_judging import Outcome, judge
 
-RATES = Rates(cap=5 * MBIT, link=50 * MBIT, other=20 * MBIT, burst=18_000)
 BEGIN, SECONDS, REPEATED = 0.5, 42.0, 12.0
-PHASE, RUNS = 14.0, 2
+PHASE, RUNS = 15.0, 2
+"""The only phase of a poller is half of its period."""
 VARIANTS = ("none", "ours", "budget", "static", "poller")
 CAPPED, WIFI, FULL = constant(5), constant(20), constant(48)
 
@@ -29,7 +32,24 @@ def outcome(ethernet: Load, wifi: Load = WIFI, seconds: float = SECONDS, phase: 
 
     samples = series({"eth0": begun(ethernet), "wlan0": begun(wifi)}, BEGIN + seconds)
     capped_at = None if phase is None else BEGIN + phase
-    return judge(samples, "eth0", "wlan0", RATES.cap, BEGIN + seconds, capped_at)
+    return judge(samples, "eth0", "wlan0", 5_000_000, BEGIN + seconds, capped_at)
+
+
+@cache
+def transfers(first: Load, again: Load, wifi: Load, phase: float | None) -> dict[str, Outcome]:
+    return {FIRST: outcome(first, wifi, SECONDS, phase), AGAIN: outcome(again, wifi, REPEATED)}
+
+
+def results(loads: Mapping[str, tuple[Load, Load, Load]], runs: int, left_out: str = "") -> Results[Cell, Outcome]:
+    """Return *runs* runs of each variant under *loads*: of a first transfer, a repeated one, and the other path."""
+
+    def measure(turn: Turn[Cell]) -> dict[str, Outcome] | None:
+        variant = turn.cell.variant
+        if turn.number > runs or left_out in (variant, "all"):
+            return None
+        return transfers(*loads[variant], turn.cell.phase)
+
+    return rehearsed(SCENARIO, {"runs": str(RUNS), "phases": "1"}, measure)
 
 
 def overshoot(
@@ -57,14 +77,7 @@ def overshoot(
             "static": (static, static_repeated, beside_static),
             "poller": (poller or until(PHASE), CAPPED, WIFI),
         }
-        found = []
-        for variant, (first, repeated, second) in loads.items():
-            phase = PHASE if variant == "poller" else None
-            times = 1 if variant == "poller" else runs
-            found += [Measured(variant, "first", phase, outcome(first, second, SECONDS, phase), BEGIN, ())] * times
-            found += [Measured(variant, "repeated", phase, outcome(repeated, second, REPEATED), BEGIN, ())] * times
-        there = [m for m in found if left_out not in (m.variant, m.transfer)] if left_out != "all" else []
-        return aims(there, RATES, dict.fromkeys(VARIANTS, RUNS) | {"poller": 1})
+        return SCENARIO.aims(results(loads, runs, left_out))
 
     return judged
 
@@ -109,7 +122,7 @@ OVERSHOOT = Judge(
         "it caps from the beginning": overshoot(poller=until(0.2)),
         "it caps sooner than it says": overshoot(poller=until(PHASE / 2)),
         "little came before its reading": overshoot(poller=lambda t: 0.1 if t < 10 else 48 if t < PHASE else 5),
-        **{f"without {what}": overshoot(left_out=what) for what in (*VARIANTS, "first", "repeated")},
+        **{f"without {what}": overshoot(left_out=what) for what in VARIANTS},
         "one run of each cannot be compared": overshoot(runs=1),
         "nothing measured": overshoot(left_out="all"),
         "no byte came": everywhere(constant(0)),

@@ -18,13 +18,11 @@ from fake_testbed import FakePaths
 from rich.console import Console
 
 from mptcp_bench import experiments
-from mptcp_bench.experiments import mimbox_memory, onset, onset_cells, overshoot, pages, pages_cells, scale_soft
+from mptcp_bench.experiments import mimbox_memory, pages, pages_cells, scale_soft
 from mptcp_bench.experiments.attempts import Attempts
 from mptcp_bench.experiments.findings import Findings, result_of
 from mptcp_bench.experiments.mimbox_points import Point, Points
-from mptcp_bench.experiments.pages_bed import Bed
 from mptcp_bench.experiments.relay_cells import Cell
-from mptcp_bench.experiments.setup import Setup
 from mptcp_bench.result_file import Provenance
 from mptcp_lab.testbed import EmulationError, TestbedError
 
@@ -105,38 +103,33 @@ class FakeTransfers:
         self.subflows = 0
 
 
-def transfers(monkeypatch: pytest.MonkeyPatch, late: Sequence[bool], whole: bool = True) -> tuple[Any, list[Any]]:
-    """Return a setup, and a function of each experiment that makes one transfer without taking time."""
+def transfers(
+    monkeypatch: pytest.MonkeyPatch, late: Sequence[bool], whole: bool = True
+) -> tuple[Any, Callable[[], object]]:
+    """Return a setup, and a function that makes one transfer without taking time."""
     setup: Any = FakeTransfers(late, whole)
-    for module in (onset, scale_soft):
-        monkeypatch.setattr(module, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=0.0, samples=())))
-        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda seconds: None))
-        monkeypatch.setattr(module, "judge", lambda *of: SimpleNamespace(in_force=0.0, kept=1.0))
-    monkeypatch.setattr(onset, "sockets", lambda *of: dict.fromkeys(range(setup.subflows), 0.02))
+    monkeypatch.setattr(scale_soft, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=0.0, samples=())))
+    monkeypatch.setattr(scale_soft, "time", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(scale_soft, "judge", lambda *of: SimpleNamespace(in_force=0.0, kept=1.0))
     monkeypatch.setattr(scale_soft, "subflows", lambda *of: setup.subflows)
-    [cell, *_] = onset_cells.cells({}, quick=True)
-    return setup, [partial(onset.transfer, setup, cell, "soft"), partial(scale_soft.kept, setup)]
+    return setup, partial(scale_soft.kept, setup)
 
 
-@pytest.mark.parametrize("experiment", [0, 1])
-def test_a_transfer_is_charged_with_what_was_late_in_it_and_with_nothing_else(
-    experiment: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    once = transfers(monkeypatch, [False, True, False])[1][experiment]
+def test_a_transfer_is_charged_with_what_was_late_in_it_and_with_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = transfers(monkeypatch, [False, True, False])[1]
     assert once()
     with pytest.raises(EmulationError):
         once()
     assert once()
 
 
-@pytest.mark.parametrize("experiment", [0, 1])
 @pytest.mark.parametrize("late", [True, False])
 def test_a_second_subflow_that_is_missing_over_late_paths_is_not_the_products_fault(
-    late: bool, experiment: int, monkeypatch: pytest.MonkeyPatch
+    late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup, each = transfers(monkeypatch, [late, False], whole=False)
+    setup, once = transfers(monkeypatch, [late, False], whole=False)
     attempts = Attempts(Console(file=io.StringIO()))
-    attempts.of(each[experiment], "x", most=2, check=setup.testbed.check_emulation)
+    attempts.of(once, "x", most=2, check=setup.testbed.check_emulation)
     findings = attempts.judged(NOTHING)
     assert [aim.value for aim in findings.aims] == [0 if late else 1]
     assert "has not two subflows" in findings.failures[0]
@@ -180,46 +173,6 @@ def test_every_attempt_in_a_testbed_looks_at_its_emulation() -> None:
     assert [name for name, given in calls if "check" not in given] == []
 
 
-def test_a_fallback_to_tcp_that_is_gone_at_the_second_attempt_fails_the_experiment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fallen = failing(1, TestbedError("fallback to TCP"))
-
-    def measure(work: object, one: object) -> list[Any]:
-        fallen()
-        return []
-
-    monkeypatch.setattr(overshoot, "need", lambda *features: None)
-    monkeypatch.setattr(overshoot, "Testbed", lambda *topology, **seed: nullcontext())
-    monkeypatch.setattr(Bed, "built", lambda *testbed: SimpleNamespace(testbed=FakePaths()))
-    monkeypatch.setattr(overshoot.Work, "measure", measure)
-    findings = overshoot.run(Console(file=io.StringIO()), 1, True, {"variant": "ours"})
-    assert findings.failures == ()
-    assert any("attempts repeated for another reason than the emulated paths: 1" in why for why in findings.wrong)
-
-
-@pytest.mark.parametrize("late", ["plain", "throttled"])
-@pytest.mark.parametrize("variant", ["ours", "budget", "static", "none"])
-def test_a_run_of_overshoot_is_excused_by_the_testbed_that_it_was_in(
-    variant: str, late: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    labs = {"plain": FakePaths(), "throttled": FakePaths()}
-    each = iter(labs.values())
-
-    def measure(work: object, one: object) -> list[Any]:
-        labs[late].late += 1
-        raise TestbedError("nothing came")
-
-    monkeypatch.setattr(overshoot, "need", lambda *features: None)
-    monkeypatch.setattr(overshoot, "Testbed", lambda *topology, **seed: nullcontext(next(each)))
-    monkeypatch.setattr(Bed, "built", lambda testbed, sizes: SimpleNamespace(testbed=testbed))
-    monkeypatch.setattr(overshoot.Work, "measure", measure)
-    findings = overshoot.run(Console(file=io.StringIO()), 1, True, {"variant": variant})
-    excused = (late == "throttled") is (variant in ("ours", "budget"))
-    assert all(why.endswith(": late" if excused else ": nothing came") for why in findings.failures)
-    assert findings.failures
-
-
 @pytest.mark.parametrize("late", ["plain", "throttled"])
 @pytest.mark.parametrize("variant", ["ours", "static"])
 def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(
@@ -244,52 +197,6 @@ def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(
     excused = (late == "throttled") is (variant == "ours")
     [why] = attempts.judged(NOTHING).failures
     assert why.endswith(": late" if excused else ": downloads not complete")
-
-
-@pytest.mark.parametrize("late_cells", [0, 1, 2])
-def test_of_a_cell_of_onset_that_was_thrown_away_only_what_the_product_failed_at_counts(
-    late_cells: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In each cell one transfer is void and one is repeated.
-
-    Then the end of the testbed reports late paths, or does not.
-    """
-    ends = iter([True] * late_cells + [False] * 2)
-
-    @contextmanager
-    def testbed(*topology: object, seed: int) -> Iterator[FakePaths]:
-        lab = FakePaths()
-        yield lab
-        lab.late += next(ends)
-        lab.check_emulation()
-
-    def built(*of: object, **more: object) -> Any:
-        fails = iter([True] * 4 + [False] * 100)
-        return SimpleNamespace(fails=fails)
-
-    def transfer(setup: Any, cell: object, variant: str) -> str:
-        if next(setup.fails):
-            raise TestbedError("no subflow")
-        return variant
-
-    monkeypatch.setattr(onset, "Testbed", testbed)
-    monkeypatch.setattr(Setup, "built", built)
-    monkeypatch.setattr(onset, "transfer", transfer)
-    [cell, *_] = onset_cells.cells({}, quick=True)
-    attempts = Attempts(Console(file=io.StringIO()))
-    run = partial(onset.measure, cell, 2, 1, ["at-once", "soft"])
-    found: Any = attempts.of_several(run, "cell", most=2)
-    findings = attempts.judged(NOTHING)
-    void, repeated = f"{cell}, at-once: no subflow", f"repeated for another reason: {cell}, %s: no subflow"
-    late = "repeated for the emulated paths: cell: late"
-    own = [*[repeated % "at-once"] * 2, repeated % "soft"]
-    assert list(findings.notes) == own + [late, *own] * bool(late_cells)
-    if late_cells == 2:
-        assert found is None
-        assert findings.failures == ("cell: late",)
-    else:
-        assert found == ["soft", "at-once", "soft"]
-        assert findings.failures == (void,)
 
 
 def test_busy_tunnels_that_were_held_over_late_paths_are_held_again(monkeypatch: pytest.MonkeyPatch) -> None:

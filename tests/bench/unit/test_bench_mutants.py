@@ -22,6 +22,7 @@ from mptcp_bench import experiments
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.mimbox_points import Claim
+from mptcp_bench.experiments.scenario import Scenario
 
 IN_THE_GATE = pytest.mark.nightly(
     besides=("[console", "[goodput", "[guard", "[mimbox-http", "[relay", "[scale", "[soak", "[vpn-fig4", "[vpn-fig10"),
@@ -35,7 +36,7 @@ def test_every_experiment_has_mutants() -> None:
 
 def test_every_experiment_that_makes_attempts_has_the_mutant_of_them() -> None:
     modules = {name: import_module(f"{experiments.__name__}.{each.file}") for name, each in EXPERIMENTS.items()}
-    making = {name for name, module in modules.items() if hasattr(module, "Attempts")}
+    making = {name for name, module in modules.items() if hasattr(module, "Attempts") or hasattr(module, "SCENARIO")}
     assert making == {name for name, judge in JUDGES.items() if "it works at the second attempt alone" in judge.mutants}
 
 
@@ -79,6 +80,23 @@ def test_each_bound_of_each_aim_is_broken_by_a_mutant(name: str) -> None:
     assert bounds(judge.sound()) - found == set()
 
 
+SCENARIOS = {name: found for name, each in EXPERIMENTS.items() if isinstance(found := each.load(), Scenario)}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_each_column_with_bounds_is_missed_in_a_mutant(name: str) -> None:
+    """This also finds columns whose aim no sound result has."""
+    found = {what.rpartition(": ")[2] for mutant in JUDGES[name].mutants for what in missed_of(name, mutant)}
+    columns = [column for table in SCENARIOS[name].tables for column in table.columns]
+    judged = {column.aim or column.heading for column in columns if (column.least, column.most) != (None, None)}
+    assert judged - found == set()
+
+
+def missed_of(name: str, mutant: str) -> set[str]:
+    return {aim.what for aim in aims_of(name, mutant) if not aim.met}
+
+
 HERE = Path(experiments.__file__).parent
 Site = tuple[str, int]
 """File and line."""
@@ -87,7 +105,7 @@ Site = tuple[str, int]
 @cache
 def makers() -> set[str]:
     """Return the names of callables that make an aim: ``Aim``, ``Claim``, and functions annotated as ``Aim``."""
-    found = {Aim.__name__, Claim.__name__}
+    found = {"Aim", Claim.__name__}
     for source in HERE.glob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) == "Aim":
@@ -101,7 +119,7 @@ def sites() -> Iterator[tuple[Path, range]]:
     Measuring modules have no mutants of their own; they pass their data to a judge, which makes the aim.
     """
     for source in sorted(HERE.glob("*.py")):
-        called = makers() if source.stem.endswith("_judging") else {Aim.__name__, Claim.__name__}
+        called = makers() if source.stem.endswith("_judging") else {"Aim", Claim.__name__}
         for call in ast.walk(ast.parse(source.read_text())):
             if isinstance(call, ast.Call):
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
+from mutants import rehearsed
 
-from mptcp_bench.experiments.onset import _when
-from mptcp_bench.experiments.onset_cells import cells
-from mptcp_bench.experiments.onset_judging import DOWN, UP, Outcome, Windows, aims, judge
-from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.tables import mean
+from mptcp_bench.experiments.onset import SCENARIO
+from mptcp_bench.experiments.onset_judging import DOWN, UP, Outcome, Windows, judge
 from mptcp_lab.testbed.recorder import Sample
 
 ONSET, INTERVAL = 3.5, 0.1
@@ -36,8 +32,6 @@ def test_a_stall_late_in_an_upload_is_counted_and_said_where() -> None:
     assert [pytest.approx(each, abs=0.01) for each in outcome.stalls] == [(6.0, 7.0), (12.0, 14.0)]
     assert outcome.kept == pytest.approx(17 / 20, abs=0.01)
     assert outcome.worst == 0
-    assert _when([outcome, judged(UP, (3.0, 4.0))]) == "3.0-14.0"
-    assert _when([judged(UP)]) == ""
 
 
 def test_a_download_is_watched_for_three_seconds() -> None:
@@ -50,41 +44,39 @@ def test_a_download_is_watched_for_three_seconds() -> None:
     [
         ("cubic", [], 9.0, set()),
         ("bbr", [(4.5, 4.7), (14.5, 14.7)], 9.0, set()),
-        ("cubic", [(4.5, 4.7), (14.5, 14.7)], 9.0, {"worst", "stalled"}),
+        ("cubic", [(4.5, 4.7), (14.5, 14.7)], 9.0, {"worst sample", "stalled"}),
         ("bbr", [(6.5, 7.7)], 9.0, {"kept", "stalled"}),
-        ("bbr", [], 16.0, {"in_force", "off"}),
+        ("bbr", [], 16.0, {"in force after", "from then on off by"}),
     ],
 )
-def test_the_aims_for_uploads(
+def test_an_upload_may_stall_only_for_the_dips_of_its_congestion_control(
     control: str, stalls: list[tuple[float, float]], in_force: float, wanted: set[str]
 ) -> None:
-    found = aims([judged(UP, *stalls, in_force=in_force)], 1, UP, control, 0.02)
-    assert {name for name, aim in found.items() if not aim.met} == wanted
+    options = {"direction": "up", "cc": control, "rtt": "20/20", "cap": "100-1", "variant": "soft", "runs": "1"}
+    results = rehearsed(SCENARIO, options, lambda turn: judged(UP, *stalls, in_force=in_force))
+    assert {aim.what.rpartition(": ")[2] for aim in SCENARIO.aims(results) if not aim.met} == wanted
 
 
-def test_a_cap_that_never_came_is_in_no_mean_and_meets_no_aim() -> None:
-    never, soon = judged(DOWN, in_force=99), judged(DOWN)
-    assert never.in_force == math.inf
-    found = aims([soon, never], 2, DOWN, "cubic", 0.02)
-    assert not found["in_force"].met
-    assert mean([soon.in_force, never.in_force]) == "never in 1 of 2"
-    assert mean([never.in_force]) == "never"
-    assert mean([1.0, 3.0]).startswith("2.00 ± ")
+def test_the_table_says_when_stalls_were_and_that_a_cap_never_came() -> None:
+    options = {"cc": "cubic", "rtt": "20/20", "cap": "100-1", "runs": "2"}
+    never, stalled = judged(DOWN, in_force=99), judged(DOWN, (2.0, 2.5))
+    results = rehearsed(SCENARIO, options, lambda turn: stalled if turn.number == 1 else never)
+    [table, *_] = SCENARIO.findings(results.turns, results.runs).tables
+    columns = {str(column.header): list(column.cells) for column in table.columns}
+    assert columns["cap"] == ["at-once", "soft", "no cap"]
+    assert columns["when"] == ["2.0-2.5"] * 3
+    assert columns["in force s"] == ["never in 1 of 2", "[red]never in 1 of 2[/]", ""]
+    assert str(columns["kept"][0]).startswith("0.91 ± ")
 
 
 def test_either_path_may_be_the_capped_one() -> None:
-    [ethernet, wifi] = cells({"cc": "bbr", "rtt": "20/80", "cap": "100-5,wifi:30-2"}, quick=False)
-    assert (ethernet.path, ethernet.other, ethernet.rates) == ("ethernet", "wifi", (100, 30))
-    assert (wifi.path, wifi.other, wifi.rates, wifi.cap) == ("wifi", "ethernet", (50, 30), 2)
+    chosen = SCENARIO.chosen({"cc": "bbr", "rtt": "20/80", "cap": "100-5,wifi:30-2"})
+    ethernet, wifi = SCENARIO.cells(chosen)
+    assert (ethernet.capped.path, ethernet.other, ethernet.rates) == ("ethernet", "wifi", (100, 30))
+    assert (wifi.capped.path, wifi.other, wifi.rates, wifi.rtt) == ("wifi", "ethernet", (50, 30), 80)
     assert str(wifi) == "bbr, 20/80 ms, 30→2 Mbit/s, wifi"
 
 
 def test_uploads_have_the_second_path_among_their_cells() -> None:
-    assert {cell.path for cell in cells({"direction": "up"}, quick=False)} == {"ethernet", "wifi"}
-    assert len(cells({}, quick=False)) == 24
-
-
-@pytest.mark.parametrize("options", [{"cap": "lte:30-2"}, {"cap": "30"}, {"direction": "both"}, {"rtt": "20"}])
-def test_a_cell_that_makes_no_sense_is_refused_with_what_is_allowed(options: dict[str, str]) -> None:
-    with pytest.raises(OptionError, match=r"^--set takes cc=…"):
-        cells(options, quick=False)
+    assert {cell.capped.path for cell in SCENARIO.cells(SCENARIO.chosen({"direction": "up"}))} == {"ethernet", "wifi"}
+    assert len(SCENARIO.cells(SCENARIO.chosen({}))) == 24

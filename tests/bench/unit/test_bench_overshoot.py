@@ -8,14 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from mutants import Load, constant, missed, series
-from mutants_of_overshoot import BEGIN, CAPPED, FULL, OVERSHOOT, PHASE, RATES, outcome, overshoot, until
+from mutants import Load, constant, missed, rehearsed, series
+from mutants_of_overshoot import CAPPED, FULL, OVERSHOOT, PHASE, outcome, overshoot, until
 from rich.console import Console
 
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.overshoot import PlannedRun, draw, plan, table_of
-from mptcp_bench.experiments.overshoot_judging import PACKET, Measured, expected, first_packet, judge
-from mptcp_bench.experiments.overshoot_poller import Poller
+from mptcp_bench.experiments.overshoot import AGAIN, FIRST, PACKET, SCENARIO, Poller
+from mptcp_bench.experiments.overshoot_judging import expected, first_packet, judge
 from mptcp_lab.testbed import TestbedError
 
 
@@ -23,7 +22,7 @@ def test_a_transfer_under_its_cap_has_no_overshoot() -> None:
     found = outcome(CAPPED)
     assert (found.mean, found.rate / 1e6, found.other / 1e6) == pytest.approx((1, 5, 20), rel=0.01)
     assert found.ahead < 100_000, "an interval of the samples"
-    assert found.excess < RATES.burst
+    assert found.excess < 18_000, "a burst of the class, and an initial window"
     assert found.above == 0
     assert found.early == pytest.approx(1, rel=0.02)
     assert outcome(until(1)).early == pytest.approx((48 + 9 * 5) / 50, rel=0.03), "of ten seconds, whatever follows"
@@ -45,7 +44,7 @@ def test_a_missing_static_class_misses_what_a_dead_throttler_does() -> None:
 def test_the_overshoot_of_a_poller_is_a_multiple_of_ours_or_of_one_packet(ours: Load, floor: int | None) -> None:
     [aim] = [aim for aim in overshoot(ours=ours)() if "poller: expected" in aim.what]
     assert aim.what == "poller: expected overshoot, × the most of ours, but 1500 B at the least"
-    poller = expected([Measured("poller", "first", PHASE, outcome(until(PHASE), phase=PHASE), BEGIN, ())])
+    poller = expected([(PHASE, outcome(until(PHASE), phase=PHASE))])
     assert aim.value == pytest.approx(poller / (floor or outcome(ours).ahead))
 
 
@@ -54,9 +53,7 @@ def test_what_a_poller_lets_through_grows_with_its_phase() -> None:
     assert found.ahead == pytest.approx((48 - 5) / 8 * 1e6 * PHASE, rel=0.02)
     assert found.above == pytest.approx(PHASE, abs=0.2)
     assert found.rate == pytest.approx(48e6, rel=0.01)
-    measured = [
-        Measured("poller", "first", phase, outcome(until(phase), phase=phase), BEGIN, ()) for phase in (4.0, 26.0)
-    ]
+    measured = [(phase, outcome(until(phase), phase=phase)) for phase in (4.0, 26.0)]
     assert expected(measured) == pytest.approx((48 - 5) / 8 * 1e6 * 15, rel=0.03)
     assert math.isnan(expected([]))
 
@@ -72,7 +69,7 @@ def test_a_transfer_begins_with_its_first_packet_not_with_what_was_there_before(
     with pytest.raises(ValueError, match="nothing came"):
         first_packet(series({"eth0": constant(0)}, 2), "eth0")
     with pytest.raises(ValueError, match="is over after"):
-        judge(samples, "eth0", "wlan0", RATES.cap, 4.0, None)
+        judge(samples, "eth0", "wlan0", 5_000_000, 4.0, None)
 
 
 def test_the_poller_caps_once_and_not_what_is_little() -> None:
@@ -100,37 +97,34 @@ def test_what_the_poller_cannot_do_is_raised_by_who_stops_it() -> None:
         poller.stop()
 
 
-def test_phases_are_one_of_each_part_of_the_period_and_the_same_for_a_seed() -> None:
-    orders, cap, _ = plan({"phases": "3"}, 7, quick=False)
-    phases = [order.phase for order in orders if order.phase is not None]
-    assert [int(phase // 10) for phase in phases] == [0, 1, 2]
-    assert plan({"phases": "3"}, 7, quick=False)[0] == orders
-    assert [order.variant for order in orders][:4] == ["none", "ours", "budget", "static"]
-    assert cap == 5
-    assert plan({"variant": "ours"}, 7, quick=True)[0] == [PlannedRun("ours")] * 2
-
-
-def test_variants_take_turns() -> None:
-    orders = [order.variant for order in plan({"phases": "1", "variant": "ours,static,poller"}, 7, quick=False)[0]]
-    assert orders == ["ours", "static", "poller", "ours", "static", "ours", "static"]
+def test_variants_take_turns_and_the_poller_reads_in_the_middle_of_each_part_of_its_period() -> None:
+    turns = SCENARIO.plan(SCENARIO.chosen({"runs": "2", "variant": "ours,static,poller"}))
+    phases = [5.0, 15.0, 25.0]
+    pollers = [f"poller, reading after {phase:.1f} s" for phase in phases]
+    assert list(map(str, turns)) == ["ours", "static", *pollers, "ours", "static"]
+    assert [turn.cell.phase for turn in turns if turn.cell.phase] == phases
 
 
 @pytest.mark.parametrize(
     "option", ["variant=theirs", "phases=0", "phases=x", "cap=50", "cap=0", "seconds=30", "runs=1"]
 )
 def test_an_option_that_makes_no_sense_is_refused(option: str) -> None:
-    with pytest.raises(OptionError, match=r"^--set "):
-        plan(dict([option.split("=")]), 1, quick=False)
+    with pytest.raises(OptionError, match=rf"^--set {option}: "):
+        SCENARIO.chosen(dict([option.split("=")]))
 
 
-@pytest.mark.nightly
 def test_table_and_picture_show_each_variant(tmp_path: Path) -> None:
-    samples = tuple(series({"eth0": constant(5), "wlan0": constant(20)}, 43))
-    measured = [Measured("none", "first", None, outcome(FULL), 0.0, samples)]
-    measured += [Measured("poller", "first", PHASE, outcome(until(PHASE), phase=PHASE), 0.0, samples)]
+    runs = {"none": outcome(FULL), "poller": outcome(until(PHASE), phase=PHASE)}
+    found = rehearsed(
+        SCENARIO,
+        {"variant": "none,poller", "phases": "1"},
+        lambda turn: dict.fromkeys((FIRST, AGAIN), runs[turn.cell.variant]),
+    )
+    findings = SCENARIO.findings(found.turns, found.runs)
     console = Console(width=140, record=True, file=(tmp_path / "shown").open("w"))
-    console.print(table_of(measured, RATES))
+    console.print(findings.tables[0])
     shown = console.export_text()
-    assert all(word in shown for word in ("no policy", "never below", "reading after 14.0 s", "mean over all phases"))
-    draw(tmp_path / "overshoot.png", measured, RATES)
+    assert all(word in shown for word in ("no policy", "never", "reading after 15.0 s", "mean over all phases"))
+    [picture] = findings.pictures
+    picture.draw(tmp_path / "overshoot.png")
     assert (tmp_path / "overshoot.png").stat().st_size > 10_000

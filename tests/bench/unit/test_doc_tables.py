@@ -15,7 +15,7 @@ from paper_examples import PROVENANCE, fig3
 from mptcp_bench import doc_tables, result_file
 from mptcp_bench.cli import main
 from mptcp_bench.doc_tables import DOCS, END, generated, keep, markdown, pages, read_kept, summary, unfit, write_pages
-from mptcp_bench.result_file import ExperimentResult, JudgedAim, ResultError, Table
+from mptcp_bench.result_file import ExperimentResult, ResultError, Table, Verdict
 
 FOUND = ExperimentResult(
     provenance=PROVENANCE,
@@ -25,9 +25,9 @@ FOUND = ExperimentResult(
     seed=7,
     complete=True,
     aims=(
-        JudgedAim("iptables: gap", 0.125, " s", None, 0.25, "met"),
-        JudgedAim("nftables: gap", None, " s", None, 0.25, "missed"),
-        JudgedAim("nftables: seconds", 0.7, "", None, None, "no aim"),
+        Verdict("iptables: gap", 0.125, " s", None, 0.25, "met"),
+        Verdict("nftables: gap", None, " s", None, 0.25, "missed"),
+        Verdict("nftables: seconds", 0.7, "", None, None, "no aim"),
     ),
     tables=(Table("rates", "Rates", ("path", "Mbit/s"), (("eth0", "5.0"),)),),
     pictures=("drawn",),
@@ -57,7 +57,7 @@ def test_what_is_kept_is_fit() -> None:
     assert {name: reasons for name, kept in read_kept().items() if (reasons := unfit(kept))} == {}
 
 
-def changed(number: int, **values: Any) -> tuple[JudgedAim, ...]:
+def changed(number: int, **values: Any) -> tuple[Verdict, ...]:
     aims = list(FOUND.aims)
     aims[number] = replace(aims[number], **values)
     return tuple(aims)

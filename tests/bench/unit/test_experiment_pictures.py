@@ -11,15 +11,15 @@ from mutants import MBIT, constant, series
 from mutants_of_caps import CELLS, COMES, FAULT_AT, ONSET, WIFI, transfer
 
 from mptcp_bench.experiments import guard_drawing, onset, onset_judging, steering
+from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.findings import Picture
 from mptcp_bench.experiments.guard_judging import Arm
 from mptcp_bench.experiments.guard_judging import Measured as Guarded
-from mptcp_bench.experiments.onset_cells import Cell, cells
 from mptcp_bench.experiments.steering_modes_judging import WARM
 from mptcp_bench.experiments.steering_modes_judging import Measured as Steered
 
 SAMPLES = tuple(series({"eth0": constant(5), "wlan0": constant(20)}, 22))
-FIRST, SECOND = cells({"rtt": "20/20", "cap": "100-5"}, False)
+FIRST, SECOND = onset.cells(onset.SCENARIO.chosen({"rtt": "20/20", "cap": "100-5"}))
 OUTCOME = onset_judging.judge(
     series({"eth0": COMES, "wlan0": WIFI}, 9.5), "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, 0.02
 )
@@ -59,14 +59,18 @@ def test_where_all_runs_with_the_guard_were_void_there_is_no_picture_of_it(arms:
     assert "Wi-Fi: silence" in text
 
 
-def landed(**variants: Cell) -> list[onset.Measured]:
-    return [onset.Measured(cell, name.replace("_", "-"), OUTCOME, ONSET, SAMPLES) for name, cell in variants.items()]
+def landed(**variants: onset.Cell) -> list[Run[onset.Cell, onset_judging.Outcome]]:
+    return [Run(Turn(cell, name.replace("_", "-"), 1), OUTCOME) for name, cell in variants.items()]
+
+
+def pictures(runs: Sequence[Run[onset.Cell, onset_judging.Outcome]]) -> Sequence[Picture]:
+    return onset.pictures(Results([run.turn for run in runs], runs))
 
 
 def test_both_landings_are_of_a_cell_that_has_them(tmp_path: Path) -> None:
     """The first cell's transfers may all have been void."""
-    assert onset.pictures([]) == onset.pictures(landed(soft=FIRST)) == onset.pictures(landed(at_once=FIRST)) == ()
-    assert onset.pictures(landed(soft=FIRST, at_once=SECOND)) == ()
-    [text] = drawn(onset.pictures([*landed(soft=FIRST), *landed(at_once=SECOND, soft=SECOND)]), tmp_path)
+    assert pictures([]) == pictures(landed(soft=FIRST)) == pictures(landed(at_once=FIRST)) == []
+    assert pictures(landed(soft=FIRST, at_once=SECOND)) == []
+    [text] = drawn(pictures([*landed(soft=FIRST), *landed(at_once=SECOND, soft=SECOND)]), tmp_path)
     assert str(SECOND) in text
     assert str(FIRST) not in text

@@ -16,7 +16,7 @@ from mptcp_bench.cli import main
 from mptcp_bench.doc_tables import DOCS, KEPT, read_kept
 from mptcp_bench.earlier_rules import earlier_rule
 from mptcp_bench.kept_report import write_kept_report
-from mptcp_bench.result_file import ExperimentResult, JudgedAim, Table
+from mptcp_bench.result_file import ExperimentResult, Table, Verdict
 
 FOUND = ExperimentResult(
     provenance=PROVENANCE,
@@ -84,7 +84,7 @@ def test_a_paper_has_its_claims_and_verdicts(tmp_path: Path) -> None:
 
 
 def test_one_of_ours_says_how_it_was_measured(tmp_path: Path) -> None:
-    aim = JudgedAim("gap", 0.5, " s", None, 0.25, "missed")
+    aim = Verdict("gap", 0.5, " s", None, 0.25, "missed")
     result_file.write(replace(FOUND, experiment="pages", aims=(aim,)), tmp_path / KEPT / "pages.json")
     target = tmp_path / "kept.html"
     write_kept_report(target, tmp_path)

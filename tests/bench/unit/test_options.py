@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from mptcp_bench.cli import main
-from mptcp_bench.experiments import EXPERIMENTS
+from mptcp_bench.experiments import EXPERIMENTS, scenario
 from mptcp_bench.experiments.options import (
     OptionError,
     choice,
@@ -24,6 +26,7 @@ from mptcp_bench.experiments.options import (
     rtts,
     yes,
 )
+from mptcp_bench.experiments.scenario import Scenario
 
 KNOWN = {"runs": "of each, default 5", "rtt": "RTTs in ms"}
 
@@ -116,6 +119,12 @@ def test_any_text_is_a_number_or_refused(text: str) -> None:
             assert read({"x": text}, "x", 1) > 0
 
 
+def module_of(name: str) -> ModuleType:
+    """Return the module that runs the experiment."""
+    is_scenario = isinstance(EXPERIMENTS[name].load(), Scenario)
+    return scenario if is_scenario else import_module(f"mptcp_bench.experiments.{EXPERIMENTS[name].file}")
+
+
 COUNTED = [name for name, each in EXPERIMENTS.items() if "runs" in getattr(each.load(), "OPTIONS", {})]
 
 
@@ -123,7 +132,7 @@ COUNTED = [name for name, each in EXPERIMENTS.items() if "runs" in getattr(each.
 def test_a_number_of_runs_that_is_none_is_one_line(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(f"mptcp_bench.experiments.{EXPERIMENTS[name].file}.need", lambda *_: None)
+    monkeypatch.setattr(module_of(name), "need", lambda *_: None)
     assert main(["run", name, "--set", "runs=ten", "--output", str(tmp_path / "results")]) == 1
     assert not list(tmp_path.glob("results/*")), "a refusal leaves no directory"
     # At least two runs are needed for a comparison.
@@ -159,10 +168,10 @@ SENSELESS = {
 def test_options_that_make_no_sense_are_one_line(
     name: str, wrong: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    module = EXPERIMENTS[name].load()
+    module = module_of(name)
     monkeypatch.setattr(module, "need", lambda *_: None)
     # Settings that are not refused must fail here, without a run.
-    monkeypatch.setattr(module, "Testbed", None)
+    monkeypatch.setattr(module, "Attempts" if module is scenario else "Testbed", None)
     assert main(["run", name, "--set", wrong, "--output", str(tmp_path)]) == 1
     message = capsys.readouterr().err
     assert message.startswith(f"mptcp-bench: run {name}: --set ")

@@ -23,7 +23,7 @@ from mptcp_bench.cli import INTERRUPTED, main
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim, aims_table, missed
 from mptcp_bench.experiments.findings import Findings, Picture, result_of, tables_of
-from mptcp_bench.result_file import ExperimentResult, JudgedAim, Table
+from mptcp_bench.result_file import ExperimentResult, Table, Verdict
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import leave_behind
 
@@ -68,9 +68,10 @@ def test_any_value_is_judged_and_written(value: float, least: float | None, most
     within = (-math.inf if least is None else least) <= value <= (math.inf if most is None else most)
     bounded = (least, most) != (None, None)
     assert aim.verdict == (("met" if within and math.isfinite(value) else "missed") if bounded else "no aim")
-    assert aim.judged().verdict == aim.verdict
     assert bool(missed([aim])) is (not aim.met) is (aim.verdict == "missed")
-    assert aim.judged().value is None or math.isfinite(aim.judged().value or 0.0)
+    [kept] = result_of("x", "", Findings((), {}, aims=(aim,)), PROVENANCE, {}, seed=1, quick=False).aims
+    assert kept.verdict == aim.verdict
+    assert kept.value is None or math.isfinite(kept.value)
 
 
 def test_aims_that_were_missed_and_failures_make_an_experiment_fail() -> None:
@@ -85,7 +86,7 @@ def test_aims_that_were_missed_and_failures_make_an_experiment_fail() -> None:
 def test_what_was_returned_is_in_the_document() -> None:
     found = made()
     assert (found.experiment, found.parameters, found.seed, found.quick) == ("onset", {"runs": "3"}, 7, True)
-    assert found.aims[2] == JudgedAim("c: reload", None, " s", None, 5, "missed")
+    assert found.aims[2] == Verdict("c: reload", None, " s", None, 5, "missed")
     assert [aim.measured for aim in found.aims] == ["0.97", "0.5 s", "nothing", "12 ms"]
     assert found.tables == (
         Table("many", "Many, many downloads", ("cell", "kept"), (("bbr, 20/20 ms", "0.99 ± 0.01"), ("cubic", ""))),

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Columns of an experiment's table, from which its texts, its colours and its aims come. Pure.
+
+A :class:`Row` has the measurements of one cell under one variant. A :class:`Column` computes one value from them, and
+says how to show it and which bounds it has. A column without a heading makes only an aim; one without bounds makes only
+a text. :class:`Table` puts columns beside the labels of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from math import fsum, isfinite, isnan
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from rich.table import Table as RichTable
+
+from ..statistics import fmean, mean_bounds, median
+from .aims import Aim, coloured
+from .tables import mean, new_table
+
+_FOR_PICTURES = "for pictures"
+
+C = TypeVar("C")
+M = TypeVar("M")
+Statistic = Literal["mean", "median", "least", "most", "sum", "lower bound", "upper bound"]
+STATISTICS: dict[Statistic, Callable[[Sequence[float]], float]] = {
+    "mean": fmean,
+    "median": median,
+    "least": min,
+    "most": max,
+    "sum": fsum,
+    "lower bound": lambda values: mean_bounds(values)[0],
+    "upper bound": lambda values: mean_bounds(values)[1],
+}
+"""How one value comes from those of several runs. The bounds are the one-sided 95 % bounds of the mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Generic[C]):
+    """One planned run: a cell, a variant, and which of their runs it is, from 1."""
+
+    cell: C
+    variant: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.cell}, {self.variant}" if self.variant else str(self.cell)
+
+
+def for_pictures() -> Any:
+    """Return a field of a measurement that only pictures need: the result file leaves it out."""
+    return field(default=(), repr=False, metadata={_FOR_PICTURES: True})
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Generic[C, M]):
+    """The measurement of a turn. If a run has several measurements, each is a *part* of it."""
+
+    turn: Turn[C]
+    measured: M
+    part: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return what the result file keeps of the run."""
+        turn, measured = self.turn, self.measured
+        kept = (each.name for each in fields(cast(Any, measured)) if _FOR_PICTURES not in each.metadata)
+        where = {"cell": str(turn.cell), "variant": turn.variant, "part": self.part, "run": turn.number}
+        return {name: value for name, value in where.items() if value != ""} | {
+            name: getattr(measured, name) for name in kept
+        }
+
+
+class Results(Generic[C, M]):
+    """All runs of an experiment, and the turns that were planned."""
+
+    def __init__(
+        self,
+        turns: Iterable[Turn[C]],
+        runs: Iterable[Run[C, M]],
+        parts: Callable[[C], Sequence[str]] = lambda cell: ("",),
+    ) -> None:
+        """*parts* returns the parts of which each run of a cell must consist."""
+        self.turns, self.runs, self._parts = tuple(turns), tuple(runs), parts
+        self._found: dict[tuple[C, str, str], list[M]] = {}
+        for run in self.runs:
+            self._found.setdefault((run.turn.cell, run.turn.variant, run.part), []).append(run.measured)
+
+    @property
+    def cells(self) -> list[C]:
+        return list(dict.fromkeys(turn.cell for turn in self.turns))
+
+    def of(self, cell: C, variant: str = "", part: str = "") -> list[M]:
+        return self._found.get((cell, variant, part), [])
+
+    def rows(self) -> list[Row[C, M]]:
+        """Return the rows of each planned cell, in the order of the plan; those of computed runs come last."""
+        planned = [(turn.cell, turn.variant, part) for turn in self.turns for part in self._parts(turn.cell)]
+        by_cell: dict[C, dict[tuple[C, str, str], None]] = {}
+        for where in (*planned, *self._found):
+            by_cell.setdefault(where[0], {})[where] = None
+        return [Row(self, *where) for rows in by_cell.values() for where in rows]
+
+    def planned(self, cell: C, variant: str) -> int:
+        """Return how many runs of *variant* were planned."""
+        return sum((turn.cell, turn.variant) == (cell, variant) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[C, M]):
+    """What was measured of one cell under one variant: one line of a table."""
+
+    results: Results[C, M]
+    cell: C
+    variant: str
+    part: str = ""
+
+    @property
+    def measured(self) -> list[M]:
+        return self.results.of(self.cell, self.variant, self.part)
+
+    def beside(self, variant: str | None = None, part: str | None = None) -> list[M]:
+        """Return what was measured of the same cell under another *variant*, or of another *part*."""
+        return self.results.of(
+            self.cell, self.variant if variant is None else variant, self.part if part is None else part
+        )
+
+    @property
+    def planned(self) -> int:
+        return self.results.planned(self.cell, self.variant)
+
+    def values(self, name: str) -> list[float]:
+        """Return the attribute *name* of each measurement."""
+        return [float(getattr(each, name)) for each in self.measured]
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (str(self.cell), self.variant, self.part)))
+
+
+Bound = float | Callable[[Row[Any, Any]], float | None] | None
+"""A bound of an aim: the same for all rows, or a function of the row, which may have none."""
+
+
+def of_cell(bound: Callable[[Any], float | None]) -> Bound:
+    """Return a bound that depends on a row's cell alone."""
+    return lambda row: bound(row.cell)
+
+
+def _always(row: Row[Any, Any]) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[C, M]):
+    """One value of a row: where it comes from, how it is shown, and the bounds that it must keep."""
+
+    heading: str
+    """Heading in the table; without one, the value is not shown."""
+    of: str | Callable[[Row[C, M]], Sequence[float]]
+    """The attribute of each measurement, or a function that returns the values of a row. No value makes no aim."""
+    by: Statistic = "mean"
+    aim: str = ""
+    """The aim's name, if it is not the heading."""
+    unit: str = ""
+    scale: float = 1.0
+    """Factor of the value for people. Bounds and aims have scaled values."""
+    digits: int = 2
+    least: Bound = None
+    most: Bound = None
+    judged: Callable[[Row[C, M]], bool] = _always
+    """Whether a row has the aim."""
+    filled: Callable[[Row[C, M]], bool] = _always
+    """Whether a row shows the value."""
+    text: Callable[[Row[C, M]], str] | None = None
+    """Returns another text for the table."""
+
+    def values(self, row: Row[C, M]) -> list[float]:
+        found = row.values(self.of) if isinstance(self.of, str) else self.of(row)
+        return [value * self.scale for value in found]
+
+    def value(self, row: Row[C, M]) -> float | None:
+        """Return the value of *row*; None if it has none."""
+        values = self.values(row)
+        return STATISTICS[self.by](values) if values else None
+
+    def verdict(self, row: Row[C, M]) -> Aim | None:
+        """Return the aim of *row*; None if the column has no bounds for it, or nothing was measured."""
+        if (self.least is None and self.most is None) or not self.judged(row):
+            return None
+        value = self.value(row)
+        if value is None:
+            return None
+        least, most = (bound(row) if callable(bound) else bound for bound in (self.least, self.most))
+        return Aim(self.aim or self.heading, value, self.unit, least, most)
+
+    def shown(self, row: Row[C, M]) -> str:
+        """Return the text of the table, in the colour of the verdict; empty for no value or NaN."""
+        if not self.filled(row):
+            return ""
+        if self.text is not None:
+            return coloured(self.text(row), self.verdict(row))
+        values = self.values(row)
+        if not values or all(map(isnan, values)):
+            return ""
+        if self.by == "mean":
+            text = mean(values, digits=self.digits)
+        else:
+            value = STATISTICS[self.by](values)
+            text = f"{value:,.{self.digits}f}" if isfinite(value) else "never"
+        return coloured(text, self.verdict(row))
+
+
+Label = tuple[str, Callable[[Row[Any, Any]], str]]
+"""The heading of a column that says which row it is, and its text."""
+CELL: Label = ("cell", lambda row: str(row.cell))
+VARIANT: Label = ("variant", lambda row: row.variant)
+RUNS: Column[Any, Any] = Column("runs", lambda row: [len(row.measured)], digits=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[C, M]):
+    """A table with a line for each row that has measurements; if *beside*, with a column for each row instead."""
+
+    title: str
+    columns: Sequence[Column[C, M]]
+    labels: Sequence[Label] = (CELL, VARIANT)
+    of: Callable[[Row[C, M]], bool] = _always
+    """Which rows it has. Its columns' aims are those of these rows."""
+    beside: bool = False
+    wrapped: Sequence[str] = field(default=())
+    """Headings of labels whose words wrap."""
+
+    def rows(self, results: Results[C, M]) -> list[Row[C, M]]:
+        return [row for row in results.rows() if self.of(row)]
+
+    def shown(self, results: Results[C, M]) -> RichTable | None:
+        """Return the table; None if it has no row."""
+        rows = [row for row in self.rows(results) if row.measured]
+        if not rows:
+            return None
+        return self._beside(rows) if self.beside else self._below(rows)
+
+    def _below(self, rows: Sequence[Row[C, M]]) -> RichTable:
+        headings = [heading for heading, _ in self.labels]
+        columns = [column for column in self.columns if column.heading]
+        table = new_table(self.title, [*headings, *(c.heading for c in columns)], headings, self.wrapped)
+        before = ""
+        for row in rows:
+            first, *labels = (text(row) for _, text in self.labels)
+            # An empty first cell repeats the one above it.
+            table.add_row("" if first == before else first, *labels, *(column.shown(row) for column in columns))
+            before = first
+        return table
+
+    def _beside(self, rows: Sequence[Row[C, M]]) -> RichTable:
+        [(_, text), *_] = self.labels
+        table = new_table(self.title, ["figure", "aim", *map(text, rows)], ["figure"], ["figure"])
+        for column in self.columns:
+            aims = [column.verdict(row) for row in rows]
+            wanted = {aim.wanted for aim in aims if aim is not None}
+            texts = [
+                f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(wanted) > 1 else column.shown(row)
+                for row, aim in zip(rows, aims, strict=True)
+            ]
+            table.add_row(column.heading or column.aim, wanted.pop() if len(wanted) == 1 else "", *texts)
+        return table

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Parameters of an experiment: a frozen dataclass, each field of which is one option of ``--set NAME=VALUE``. Pure.
+
+A field is made by :func:`parameter`: its meaning, its usual value as text, and its parser, which also reads the usual
+value. :func:`settings` parses the given options into the dataclass. A parser takes a text and returns the value, or
+raises ValueError that says what is allowed; that text becomes the end of an error message in one line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, overload
+
+from .options import MOST_RTT, OptionError
+
+T = TypeVar("T")
+S = TypeVar("S")
+Parser = Callable[[str], T]
+_PARAMETER = "parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What an option means, how it is read, and its value without ``--set``: None if there is none."""
+
+    meaning: str
+    usual: str | None
+    quick: str | None
+    parse: Parser[Any]
+
+
+@overload
+def parameter(meaning: str, usual: str, parse: Parser[T], *, quick: str | None = None) -> T: ...
+@overload
+def parameter(meaning: str, usual: None, parse: Parser[T], *, quick: str | None = None) -> T | None: ...
+def parameter(meaning: str, usual: str | None, parse: Parser[Any], *, quick: str | None = None) -> Any:
+    """Return a field for an option. *quick* replaces *usual* with ``--quick``; without either, the value is None."""
+    return field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse)})
+
+
+def parameters(kind: type) -> dict[str, Parameter]:
+    """Return the parameters of the settings class *kind* by name."""
+    return {each.name: each.metadata[_PARAMETER] for each in fields(kind)}
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """Return, by option, its meaning and its usual value for people."""
+    return {
+        name: each.meaning if each.usual is None else f"{each.meaning}, default {each.usual or 'none'}"
+        for name, each in parameters(kind).items()
+    }
+
+
+def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:
+    """Return the settings that *options* choose. Raises OptionError for an invalid value, in one line."""
+    values = {}
+    for name, each in parameters(kind).items():
+        usual = each.quick if quick and each.quick is not None else each.usual
+        text = options.get(name, usual)
+        try:
+            values[name] = None if text is None else each.parse(text)
+        except ValueError as error:
+            raise OptionError(f"--set {name}={text}: {error}") from None
+    return kind(**values)
+
+
+def whole(least: int = 1, most: int | None = None) -> Parser[int]:
+    """Return a parser of a whole number from *least* to *most*."""
+    end = "on" if most is None else f"to {most}"
+
+    def parse(text: str) -> int:
+        # A regular expression, because int() also accepts spaces, signs, underscores and the digits of every script,
+        # and fails for thousands of digits.
+        if not re.fullmatch("[0-9]{1,9}", text) or int(text) < least or (most is not None and int(text) > most):
+            raise ValueError(f"allowed are whole numbers from {least} {end}")
+        return int(text)
+
+    return parse
+
+
+def number(above: float = 0) -> Parser[float]:
+    """Return a parser of a finite number greater than *above*."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        # The comparison is written so that NaN fails as well.
+        if not above < value < math.inf:
+            raise ValueError(f"allowed is a number greater than {above:g}")
+        return value
+
+    return parse
+
+
+def yes_or_no(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ValueError("allowed are yes and no")
+    return text == "yes"
+
+
+def rtt_pair(text: str) -> tuple[float, float]:
+    """Return the RTTs of two paths in *text*, such as ``20/80``, in milliseconds."""
+    try:
+        first, second = (float(word) for word in text.split("/"))
+    except ValueError:
+        first = second = math.nan
+    if not (0 <= first <= MOST_RTT and 0 <= second <= MOST_RTT):
+        raise ValueError(f"allowed are the RTTs of two paths, such as 20/80, each 0 to {MOST_RTT} ms")
+    return first, second
+
+
+def word(*known: str) -> Parser[str]:
+    """Return a parser of one of the *known* words."""
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"allowed are {', '.join(known)}")
+        return text
+
+    return parse
+
+
+def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
+    """Return a parser of a list of different values, separated by *by*."""
+
+    def parse(text: str) -> tuple[T, ...]:
+        found = []
+        words = text.split(by)
+        for index, each in enumerate(words):
+            if each in words[:index]:
+                raise ValueError(f"{each!r} is there twice")
+            try:
+                found.append(parse_one(each))
+            except ValueError as error:
+                raise error if each == text else ValueError(f"{each!r}: {error}") from None
+        return tuple(found)
+
+    return parse
+
+
+def words(*known: str, by: str = ",") -> Parser[tuple[str, ...]]:
+    """Return a parser of a list of different *known* words."""
+    return several(word(*known), by=by)

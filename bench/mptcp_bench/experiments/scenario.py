@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The model of an experiment: a :class:`Scenario` is declared, and this module runs, tabulates and judges it.
+
+An experiment consists of
+
+- *settings*: a dataclass of ``parameters``, from which ``--set``, its errors and ``mptcp-bench list`` come;
+- *cells*: the combinations of settings to measure, each a hashable value whose ``str()`` names it in tables and aims;
+- *variants*: what is compared within a cell, such as our cap beside a static class; they alternate;
+- *bed*: a context manager with the testbed and the services of one or more cells;
+- *measure*: one run of one variant in a bed, which returns a measurement: a flat dataclass of numbers;
+- *tables* of ``columns``, from which texts, colours and aims come; *verdicts* that no column has; *pictures*.
+
+The runs of all cells that share a bed are interleaved: each round has one run of each cell and variant. If a path was
+not emulated as asked, or a run fails, the run is repeated (``attempts``); one that failed each time misses an aim.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from rich.console import Console
+
+from mptcp_lab.testbed.features import need
+
+from .aims import Aim, aims_table
+from .attempts import Attempts
+from .columns import Results, Row, Run, Table, Turn
+from .findings import Findings, Picture
+from .parameters import meanings, settings
+
+
+class Bed(Protocol):
+    """What runs are made in."""
+
+    def check_emulation(self) -> None:
+        """Raise EmulationError if paths were not emulated as asked since the last call."""
+
+
+S = TypeVar("S")
+C = TypeVar("C", bound=Hashable)
+B = TypeVar("B", bound=Bed)
+M = TypeVar("M")
+
+
+def _runs_of(chosen: Any, cell: Any, variant: str) -> int:
+    return int(chosen.runs)
+
+
+def _counted(row: Row[Any, Any]) -> str:
+    return "runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario(Generic[S, C, B, M]):
+    """An experiment of ours. ``mptcp-bench run`` calls :meth:`run`."""
+
+    settings: type[S]
+    needs: Sequence[str]
+    """Features that the host must have (``testbed.features``)."""
+    cells: Callable[[S], Sequence[C]]
+    bed: Callable[[S, Sequence[C], int], AbstractContextManager[B]]
+    """Builds the bed of cells that share one, with the seed of the emulated paths."""
+    measure: Callable[[B, Turn[C]], M | Mapping[str, M]]
+    """Makes a run. It returns a measurement, or its *parts* by name. It raises TestbedError or ValueError."""
+    tables: Sequence[Table[C, M]]
+    parts: Callable[[C], Sequence[str]] = lambda cell: ("",)
+    """Names of a run's measurements, if it has several."""
+    variants: Callable[[S, C], Sequence[str]] = lambda chosen, cell: ("",)
+    runs: Callable[[S, C, str], int] = _runs_of
+    """Number of runs of a variant; usually the option ``runs``."""
+    together: Callable[[C], Hashable] = lambda cell: cell
+    """Cells for which this is equal share a bed."""
+    drawn: bool = False
+    """Whether the order within each round is drawn from the seed."""
+    ready: Callable[[S], None] = lambda chosen: None
+    """Raises an error if this host cannot run the settings, beyond *needs*."""
+    lacking: Callable[[C], str | None] = lambda cell: None
+    """Why a cell is left out on this host."""
+    counted: Callable[[Row[C, M]], str] = _counted
+    """Name of the aim that all runs of a row were made; empty if a row has no such aim."""
+    name: Callable[[Row[C, M]], str] = str
+    """Names a row before the names of its aims."""
+    computed: Callable[[Results[C, M]], Iterable[Run[C, M]]] = lambda results: ()
+    """Runs that are computed from those that were measured."""
+    verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
+    """Aims that no column has."""
+    pictures: Callable[[Results[C, M]], Sequence[Picture]] = lambda results: ()
+
+    @property
+    def OPTIONS(self) -> dict[str, str]:
+        """Meaning of each option, under the name that modules without a scenario have."""
+        return meanings(self.settings)
+
+    def chosen(self, options: Mapping[str, str], quick: bool = False) -> S:
+        """Return the settings that *options* choose. Raises OptionError."""
+        return settings(self.settings, options, quick)
+
+    def plan(self, chosen: S, seed: int = 1) -> list[Turn[C]]:
+        """Return all runs; those of cells that share a bed are together, round by round."""
+        draw = random.Random(seed)
+        beds: dict[Hashable, list[C]] = {}
+        for cell in self.cells(chosen):
+            beds.setdefault(self.together(cell), []).append(cell)
+        found = []
+        for cells in beds.values():
+            wanted = {
+                (cell, each): self.runs(chosen, cell, each) for cell in cells for each in self.variants(chosen, cell)
+            }
+            for number in range(1, max(wanted.values(), default=0) + 1):
+                round_ = [Turn(*each, number) for each, runs in wanted.items() if number <= runs]
+                found += draw.sample(round_, len(round_)) if self.drawn else round_
+        return found
+
+    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+        """Run what *options* choose. Raises OptionError, and TestbedError if nothing could be measured."""
+        chosen = self.chosen(options, quick)
+        planned = self.plan(chosen, seed)
+        need(*self.needs)
+        self.ready(chosen)
+        left_out = {turn.cell: why for turn in planned if (why := self.lacking(turn.cell)) is not None}
+        notes = tuple(f"left out: {cell}: {why}" for cell, why in left_out.items())
+        for line in notes:
+            console.print(line, style="yellow", highlight=False)
+        turns = [turn for turn in planned if turn.cell not in left_out]
+        attempts = Attempts(console)
+        runs: list[Run[C, M]] = []
+        beds: dict[Hashable, list[Turn[C]]] = {}
+        for turn in turns:
+            beds.setdefault(self.together(turn.cell), []).append(turn)
+        done = 0
+        for there in beds.values():
+            cells = list(dict.fromkeys(turn.cell for turn in there))
+            with attempts.keeping(", ".join(map(str, cells)), runs), self.bed(chosen, cells, seed) as bed:
+                for turn in there:
+                    done += 1
+                    console.print(f"{done} of {len(turns)}: {turn}", style="dim", highlight=False)
+                    once = partial(self._once, bed, turn)
+                    runs += attempts.of(once, str(turn), check=bed.check_emulation) or []
+        return attempts.judged(self.findings(turns, runs, notes))
+
+    def _once(self, bed: B, turn: Turn[C]) -> list[Run[C, M]]:
+        found = self.measure(bed, turn)
+        # The check covers the time since the last one, so that each run is charged only with its own late packets.
+        bed.check_emulation()
+        parts = found if isinstance(found, Mapping) else {"": found}
+        return [Run(turn, measured, part) for part, measured in parts.items()]
+
+    def findings(self, turns: Sequence[Turn[C]], runs: Sequence[Run[C, M]], notes: tuple[str, ...] = ()) -> Findings:
+        """Return tables, aims, data and pictures of *runs*, of which *turns* were planned."""
+        results = self.results(turns, runs)
+        tables = [table for each in self.tables if (table := each.shown(results)) is not None]
+        # A table of the aims that no cell of a table shows in its colour.
+        if besides := [aim for aim, shown in self._judged(results) if not shown]:
+            tables.append(aims_table("Aims", besides))
+        return Findings(
+            tuple(tables),
+            {"runs": [run.record() for run in results.runs]},
+            pictures=tuple(self.pictures(results)),
+            aims=tuple(self.aims(results)),
+            notes=notes,
+        )
+
+    def results(self, turns: Sequence[Turn[C]], runs: Sequence[Run[C, M]]) -> Results[C, M]:
+        """Return *runs*, and those that are computed from them."""
+        return Results(turns, (*runs, *self.computed(Results(turns, runs, self.parts))), self.parts)
+
+    def aims(self, results: Results[C, M]) -> list[Aim]:
+        """Return all aims: that everything was measured, those of the columns, and the other verdicts."""
+        return [aim for aim, _ in self._judged(results)]
+
+    def _judged(self, results: Results[C, M]) -> Iterator[tuple[Aim, bool]]:
+        """Yield each aim, and whether a table shows it."""
+        for row in results.rows():
+            if row.planned and (counted := self.counted(row)):
+                yield self._named(row, Aim(counted, len(row.measured), least=row.planned)), True
+            for table in self.tables:
+                for column in table.columns if table.of(row) else ():
+                    if (aim := column.verdict(row)) is not None:
+                        yield self._named(row, aim), bool(column.heading)
+        for aim in self.verdicts(results):
+            yield aim, False
+
+    def _named(self, row: Row[C, M], aim: Aim) -> Aim:
+        return replace(aim, what=": ".join(filter(None, (self.name(row), aim.what))))

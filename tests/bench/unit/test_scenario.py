@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Tests for the model of experiments: a made-up experiment is planned, run, tabulated and judged."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+from fake_testbed import FakePaths
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from mptcp_bench.experiments.columns import CELL, RUNS, VARIANT, Column, Row, Table, Turn, for_pictures
+from mptcp_bench.experiments.findings import Findings
+from mptcp_bench.experiments.options import OptionError
+from mptcp_bench.experiments.parameters import (
+    number,
+    parameter,
+    rtt_pair,
+    several,
+    whole,
+    word,
+    words,
+    yes_or_no,
+)
+from mptcp_bench.experiments.scenario import Scenario
+from mptcp_lab.testbed import TestbedError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    links: tuple[int, ...] = parameter("rates of the link in Mbit/s", "10,20", several(whole()), quick="10")
+    runs: int = parameter("of each variant", "2", whole())
+    seconds: float | None = parameter("of a run", None, number())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    rate: float
+    """Mbit/s."""
+    wait: float = 0.0
+    samples: tuple[float, ...] = for_pictures()
+
+
+def at_most_the_link(row: Row[int, Measured]) -> float:
+    return float(row.cell)
+
+
+COLUMNS: tuple[Column[int, Measured], ...] = (
+    RUNS,
+    Column("Mbit/s", "rate", unit=" Mbit/s", most=at_most_the_link),
+    Column("worst wait ms", "wait", by="most", aim="worst wait", unit=" ms", scale=1e3, digits=0, most=50),
+    Column(
+        "", lambda row: [m.rate / o.rate for m, o in zip(row.measured, row.beside("none"), strict=False)],
+        aim="rate, × without a cap", most=0.5, judged=lambda row: row.variant == "ours",
+    ),
+)  # fmt: skip
+Bed = FakePaths
+Measure = Callable[[Bed, Turn[int]], Measured | Mapping[str, Measured]]
+
+
+def capped(bed: Bed, turn: Turn[int]) -> Measured:
+    return Measured(turn.cell / (4 if turn.variant == "ours" else 1), 0.01 * turn.number, (1.0, 2.0))
+
+
+class Built:
+    """The beds that were built, and the seeds."""
+
+    def __init__(self) -> None:
+        self.cells: list[list[int]] = []
+        self.beds: list[FakePaths] = []
+
+    @contextmanager
+    def bed(self, chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[FakePaths]:
+        self.cells.append(list(cells))
+        self.beds.append(FakePaths())
+        yield self.beds[-1]
+
+
+def scenario(measure: Measure = capped, built: Built | None = None) -> Scenario[Settings, int, Bed, Measured]:
+    return Scenario(
+        settings=Settings,
+        needs=(),
+        cells=lambda chosen: chosen.links,
+        variants=lambda chosen, cell: ("none", "ours"),
+        bed=(built or Built()).bed,
+        measure=measure,
+        tables=(Table("Rates", COLUMNS),),
+    )
+
+
+def run(made: Scenario[Settings, int, Bed, Measured], **options: str) -> Findings:
+    return made.run(Console(file=io.StringIO()), 1, False, options)
+
+
+def shown(table: RichTable) -> list[list[str]]:
+    rows = zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
+    return [[str(column.header) for column in table.columns], *map(list, rows)]
+
+
+def test_the_table_the_aims_and_the_data_come_from_the_columns() -> None:
+    findings = run(scenario(), links="20")
+    rates, others = findings.tables
+    assert shown(rates) == [
+        ["cell", "variant", "runs", "Mbit/s", "worst wait ms"],
+        ["20", "none", "2", "[green]20.00 ± 0.00[/]", "[green]20[/]"],
+        ["", "ours", "2", "[green]5.00 ± 0.00[/]", "[green]20[/]"],
+    ]
+    assert [str(aim) for aim in findings.aims] == [
+        "20, none: runs: 2, wanted ≥ 2",
+        "20, none: Mbit/s: 20 Mbit/s, wanted ≤ 20",
+        "20, none: worst wait: 20 ms, wanted ≤ 50",
+        "20, ours: runs: 2, wanted ≥ 2",
+        "20, ours: Mbit/s: 5 Mbit/s, wanted ≤ 20",
+        "20, ours: worst wait: 20 ms, wanted ≤ 50",
+        "20, ours: rate, × without a cap: 0.25, wanted ≤ 0.5",
+        "attempts repeated for another reason than the emulated paths: 0, wanted ≤ 0",
+    ]
+    assert shown(others)[1:] == [["20, ours: rate, × without a cap", "0.25", "≤ 0.5", "[green]✓[/]"]]
+    assert findings.data["runs"][0] == {"cell": "20", "variant": "none", "run": 1, "rate": 20.0, "wait": 0.01}
+
+
+def test_a_missed_bound_is_red_and_fails_the_experiment() -> None:
+    findings = run(scenario(lambda bed, turn: Measured(turn.cell + 1.0)), links="20", runs="1")
+    assert shown(findings.tables[0])[1][3] == "[red]21.00[/]"
+    assert "20, none: Mbit/s: 21 Mbit/s, wanted ≤ 20" in findings.wrong
+
+
+def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None:
+    built = Built()
+    made = scenario(built=built)
+    turns = made.plan(made.chosen({}))
+    assert [(turn.cell, turn.variant, turn.number) for turn in turns[:4]] == [
+        (10, "none", 1), (10, "ours", 1), (10, "none", 2), (10, "ours", 2),
+    ]  # fmt: skip
+    shared = replace(made, together=lambda cell: None)
+    assert [turn.cell for turn in shared.plan(made.chosen({}))] == [10, 10, 20, 20] * 2
+    run(made)
+    run(shared)
+    assert built.cells == [[10], [20], [10, 20]]
+    drawn = replace(shared, drawn=True)
+    orders = {tuple(map(str, drawn.plan(made.chosen({}), seed))) for seed in range(9)}
+    assert len(orders) > 1
+    assert {tuple(sorted(order)) for order in orders} == {tuple(sorted(map(str, turns)))}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_over_late_paths_is_repeated_and_no_other_is(fails: bool) -> None:
+    """If the run itself also failed, its late paths are still to blame."""
+    late = iter([False, True])
+
+    def measure(bed: Bed, turn: Turn[int]) -> Measured:
+        is_late = next(late, False)
+        bed.late += is_late
+        if is_late and fails:
+            raise TestbedError("no second subflow")
+        return capped(bed, turn)
+
+    findings = run(scenario(measure), links="10")
+    assert findings.notes == ("repeated for the emulated paths: 10, ours: late",)
+    assert findings.wrong == ()
+    assert len(findings.data["runs"]) == 4
+
+
+def test_a_run_that_always_fails_misses_the_aim_that_all_runs_are_made() -> None:
+    def measure(bed: Bed, turn: Turn[int]) -> Measured:
+        if turn.variant == "ours":
+            raise TestbedError("no second subflow")
+        return capped(bed, turn)
+
+    findings = run(scenario(measure), links="10", runs="1")
+    assert findings.wrong == (
+        "10, ours: runs: 0, wanted ≥ 1",
+        "attempts repeated for another reason than the emulated paths: 2, wanted ≤ 0",
+        "10, ours: no second subflow",
+    )
+
+
+def test_a_bed_that_cannot_be_built_loses_no_other() -> None:
+    class Failing(Built):
+        @contextmanager
+        def bed(self, chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[FakePaths]:
+            if cells == [chosen.links[-1]]:
+                raise TestbedError("no such device")
+            yield FakePaths()
+
+    findings = run(scenario(built=Failing()), links="10,20")
+    assert findings.failures == ("20: no such device",)
+    assert "20, ours: runs: 0, wanted ≥ 2" in findings.wrong
+    # If nothing was measured, an earlier result file is kept.
+    with pytest.raises(TestbedError, match="no such device"):
+        run(scenario(built=Failing()), links="10")
+
+
+def test_each_part_of_a_run_is_a_row() -> None:
+    made = replace(
+        scenario(lambda bed, turn: {"first": Measured(1), "again": Measured(2)}),
+        parts=lambda cell: ("first", "again"),
+        variants=lambda chosen, cell: ("",),
+        tables=(Table("Rates", COLUMNS, (CELL, ("part", lambda row: row.part))),),
+    )
+    findings = run(made, links="10", runs="1")
+    assert [row[1:4] for row in shown(findings.tables[0])[1:]] == [
+        ["first", "1", "[green]1.00[/]"], ["again", "1", "[green]2.00[/]"],
+    ]  # fmt: skip
+    nothing = made.results(made.plan(made.chosen({"links": "10", "runs": "1"})), [])
+    assert [str(aim) for aim in made.aims(nothing)] == [
+        "10, first: runs: 0, wanted ≥ 1",
+        "10, again: runs: 0, wanted ≥ 1",
+    ]
+
+
+def test_rows_beside_each_other_show_their_aims() -> None:
+    made = replace(
+        scenario(),
+        variants=lambda chosen, cell: ("ours",),
+        tables=(Table("Rates", COLUMNS, (CELL, VARIANT), beside=True),),
+    )
+    assert shown(run(made, runs="1").tables[0])[:4] == [
+        ["figure", "aim", "10", "20"],
+        ["runs", "", "1", "1"],
+        ["Mbit/s", "", "[green]2.50[/] (≤ 10)", "[green]5.00[/] (≤ 20)"],
+        ["worst wait ms", "≤ 50", "[green]10[/]", "[green]10[/]"],
+    ]
+
+
+def test_what_this_host_lacks_is_left_out_and_said() -> None:
+    made = replace(scenario(), lacking=lambda cell: "the link is too fast for this host" if cell > 10 else None)
+    findings = run(made)
+    assert findings.notes == ("left out: 20: the link is too fast for this host",)
+    assert {each["cell"] for each in findings.data["runs"]} == {"10"}
+
+
+def test_options_have_their_usual_values_and_those_of_a_quick_run() -> None:
+    made = scenario()
+    assert made.OPTIONS == {
+        "links": "rates of the link in Mbit/s, default 10,20",
+        "runs": "of each variant, default 2",
+        "seconds": "of a run",
+    }
+    assert made.chosen({}) == Settings((10, 20), 2, None)
+    assert made.chosen({"seconds": "0.5"}, quick=True) == Settings((10,), 2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "message"),
+    [
+        (whole(), "0", "allowed are whole numbers from 1 on"),
+        (whole(0, 80), "81", "allowed are whole numbers from 0 to 80"),
+        (several(whole()), "1,x", "'x': allowed are whole numbers from 1 on"),
+        (several(whole()), "1,2,1", "'1' is there twice"),
+        (number(), "inf", "allowed is a number greater than 0"),
+        (yes_or_no, "1", "allowed are yes and no"),
+        (rtt_pair, "20", "allowed are the RTTs of two paths, such as 20/80, each 0 to 20000 ms"),
+        (rtt_pair, "20/nan", "allowed are the RTTs of two paths, such as 20/80, each 0 to 20000 ms"),
+        (word("bbr", "cubic"), "reno", "allowed are bbr, cubic"),
+        (words("bbr", "cubic", by="|"), "bbr|reno", "'reno': allowed are bbr, cubic"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_with_what_is(
+    parse: Callable[[str], object], text: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        parse(text)
+
+
+def test_a_refused_value_is_named_with_its_option_in_one_line() -> None:
+    with pytest.raises(OptionError) as refused:
+        scenario().chosen({"links": "10,ten"})
+    assert str(refused.value) == "--set links=10,ten: 'ten': allowed are whole numbers from 1 on"
