@@ -231,13 +231,12 @@ class CompiledPolicy:
         else:
             throttle = rule.throttle
             scope = ScopeKey(rule.name, throttle.share, direction=direction)
-            verb = "would cap" if self.policy.dry_run else "caps"
+            verb, note = self.policy.cap_verb, self.policy.cap_note
             what = "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits, situation)}"
             active = f"{counted(situation.active, 'subflow')} active"
             if situation.expected > situation.paths:
                 active = f"{active}, {situation.active + situation.expected - situation.paths} anticipated"
-            dry = " (dry run)" if self.policy.dry_run else ""
-            reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{dry}"
+            reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{note}"
         budget, reason = self._also(Kind.BUDGET, situation, direction, reason)
         steer, reason = self._also(Kind.STEER, situation, direction, reason)
         return _Answer(

@@ -556,9 +556,19 @@ class Policy(Section):
         return any(rule.caps_plain_tcp for rule in self.rules)
 
     @property
-    def enforced(self) -> Policy:
-        """The policy to enforce: without rules in a dry run."""
+    def applied(self) -> Policy:
+        """The policy that all get that act on the kernel: without rules in a dry run."""
         return self.model_copy(update={"rules": []}) if self.dry_run else self
+
+    @property
+    def cap_verb(self) -> str:
+        """What a rule or budget does, in reasons."""
+        return "would cap" if self.dry_run else "caps"
+
+    @property
+    def cap_note(self) -> str:
+        """What follows a text about a cap."""
+        return " (dry run)" if self.dry_run else ""
 
     def open_rules(self, now: float) -> tuple[bool, ...]:
         """Return for each rule whether its hours are open at *now*; a rule without hours is always open."""

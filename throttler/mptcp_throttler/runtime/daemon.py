@@ -125,7 +125,7 @@ class Daemon:
     async def serve(self) -> None:
         """Run until :meth:`stop`, then leave the kernel as it was. Raises KernelError."""
         engine = self._engine
-        policy = engine.decisions.policy
+        policy = engine.decisions.applied
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
             stack.enter_context(faults_told(engine.events.fault))
@@ -135,7 +135,7 @@ class Daemon:
                 await component.prepare(policy)
             engine.rest.possible = engine.paced.can_rest
             engine.rest.ratio = RATIO if engine.paced.has_buffers else RATIO_WITHOUT_BUFFERS
-            engine.decisions.set_policy(policy)
+            engine.decisions.set_policy(engine.decisions.policy)
             stack.callback(engine.actions.release_flags)
             stack.callback(self._observers.close)
             await self._observers.open()
@@ -144,7 +144,7 @@ class Daemon:
             for component in self._components:
                 await component.commit(policy)
             await engine.uploads.remove_what_was_left()
-            if not policy.enforced.caps_plain_tcp:
+            if not policy.caps_plain_tcp:
                 await self._plain_tcp.remove_what_was_left()
             await self._kernel.remove_other_backends(engine.downloads.backend, self._settings)
             stack.push_async_callback(self._status.close)
@@ -226,7 +226,7 @@ class Daemon:
         try:
             async with cycles():
                 policy = await asyncio.to_thread(self._read_policy)
-            await self._prepare(policy)
+            await self._prepare(policy.applied)
         except (DocumentError, KernelError) as error:
             lines = str(error).splitlines()
             for line in lines:
@@ -239,7 +239,7 @@ class Daemon:
         await engine.take_policy(policy)
         for component in self._components:
             try:
-                await component.commit(policy)
+                await component.commit(engine.decisions.applied)
             except KernelError as error:
                 log.error("%s", error)
         counts["accepted"] += 1
@@ -257,7 +257,7 @@ class Daemon:
         except KernelError:
             for component in reversed(self._components):
                 try:
-                    await component.roll_back(self._engine.decisions.policy)
+                    await component.roll_back(self._engine.decisions.applied)
                 except KernelError as error:
                     log.error("%s", error)
             raise
@@ -283,7 +283,7 @@ class Daemon:
             f"{counted(len(engine.tracker.connections), 'connection')}, "
             f"{counted(engine.capped, 'capped subflow')} on "
             f"{', '.join(self._settings.interfaces)} ({engine.downloads.backend}); "
-            f"{counted(len(policy.rules), 'rule')}{', dry run' if policy.dry_run else ''}"
+            f"{counted(len(policy.rules), 'rule')}{', dry run' if engine.decisions.is_dry else ''}"
         )
         if engine.downloads.left_out:
             text = f"{text}; NOT SHAPED: {', '.join(engine.downloads.left_out)}"

@@ -88,7 +88,7 @@ class Downloads(Component):
 
     def _gso_limit(self, policy: Policy) -> Callable[[int], int]:
         wanted = self._settings.gso_max_size
-        if wanted == "keep" or not policy.enforced.rules:
+        if wanted == "keep" or not policy.rules:
             return lambda before: before
         if wanted == "auto":
             return lambda before: gso_limit(policy, before)
@@ -118,7 +118,7 @@ class Uploads(Component, Consumer):
         self._wake = asyncio.Event()
 
     async def prepare(self, policy: Policy) -> None:
-        if self.in_force or not policy.enforced.acts_on_upload:
+        if self.in_force or not policy.acts_on_upload:
             return
         reconciler = await self._opened()
         # Clear the flags: otherwise a comparison meanwhile would remove the device and table that are being made.
@@ -132,7 +132,7 @@ class Uploads(Component, Consumer):
         self.in_force = True
 
     async def commit(self, policy: Policy) -> None:
-        if not policy.enforced.acts_on_upload:
+        if not policy.acts_on_upload:
             await self._remove()
 
     roll_back = commit
@@ -243,13 +243,13 @@ class PlainTcpCaps(Component):
         self._changing = asyncio.Lock()
 
     async def prepare(self, policy: Policy) -> None:
-        if policy.enforced.caps_plain_tcp:
+        if policy.caps_plain_tcp:
             missing = self._kernel.upload_missing()
             if missing is not None:
                 raise KernelError(f"a rule caps plain TCP, which needs nftables: {missing}")
 
     async def commit(self, policy: Policy) -> None:
-        caps = list(plain_tcp_caps(policy.enforced, self._planner))
+        caps = list(plain_tcp_caps(policy, self._planner))
         async with self._changing:
             self._wanted = "\n".join(plain_tcp_table(caps, self._settings.ownership))
             await self._make()

@@ -66,7 +66,7 @@ class Engine:
         ports = settings.ownership.ports
         self.tracker = Tracker(ports, TrackerLimits(settings.max_connections))
         connections = self.tracker.connections
-        self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage(policy)
+        self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage()
         counted = self.budget_stage.sockets.already_counted
         self.tunnels = Tunnels(settings, kernel, self.take_kernel_events, counted)
         self.path_manager = UserspacePathManager(settings.state_directory, kernel)
@@ -136,7 +136,7 @@ class Engine:
 
     async def _set_births(self) -> None:
         # Read the policy again: another one may have come into force meanwhile, and other rules may be open.
-        policy, class_of = self.decisions.policy.enforced, self.downloads.planner.class_of
+        policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         found = births(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
         await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
 
@@ -170,7 +170,7 @@ class Engine:
         if not events:
             return
         self.events.tracked(events)
-        self.actions.close_excess(events, is_dry_run=self.decisions.policy.dry_run)
+        self.actions.close_excess(events, is_dry_run=self.decisions.is_dry)
         for event in events:
             told = self._told.get(event.kind)
             level = logging.INFO if told is not None and told.allow(event.time) else logging.DEBUG
@@ -225,7 +225,7 @@ class Engine:
     @property
     def capped(self) -> int:
         """Number of subflows with a cap. The kernel has more entries: also of ended and of some uncapped subflows."""
-        return 0 if self.decisions.policy.dry_run else self.traffic.capped
+        return 0 if self.decisions.is_dry else self.traffic.capped
 
     def _decided(self, decision: Decision) -> None:
         self.traffic.decided(decision)

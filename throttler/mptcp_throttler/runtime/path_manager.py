@@ -37,7 +37,7 @@ STORE_NAME = "path-manager"
 
 def needs_user_space(policy: Policy) -> bool:
     """Return whether *policy* sets the backup flag of single subflows."""
-    return any(rule.steer is not None and rule.steer.kind.sets_backup for rule in policy.enforced.rules)
+    return any(rule.steer is not None and rule.steer.kind.sets_backup for rule in policy.rules)
 
 
 class UserspacePathManager(Component):

@@ -267,7 +267,7 @@ def _pieces(snapshot: Snapshot, request: Request) -> Iterator[bytes]:
         case "budgets":
             yield _encoded({**common, "budgets": connections.client_budgets(snapshot, request.get("client"))})
         case "policy":
-            about = {"file": str(snapshot.settings.policy), "since": snapshot.taken, "dry_run": policy.dry_run}
+            about = {"file": str(snapshot.settings.policy), "since": snapshot.taken, "dry_run": snapshot.is_dry}
             yield _encoded({**common, **about, "text": policy.text})
         case "what_if":
             yield _encoded(what_if.what_if(snapshot, request.get("policy")))

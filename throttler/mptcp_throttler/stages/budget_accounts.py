@@ -64,7 +64,7 @@ class Accounts:
     def __init__(self) -> None:
         self._budgets: Mapping[str, Budget] = {}
         self._zone: ZoneInfo | None = None
-        self._dry_run = False
+        self._cap_verb = ""
         self._now: float | None = None
         """Time of the last :meth:`begin_periods`, seconds since the epoch."""
         self._present: dict[str, tuple[int, int]] = {}
@@ -88,7 +88,7 @@ class Accounts:
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
-        self._budgets, self._zone, self._dry_run = policy.budgets, policy.time_zone, policy.dry_run
+        self._budgets, self._zone, self._cap_verb = policy.budgets, policy.time_zone, policy.cap_verb
         self._present, self._from, self._to = {}, math.inf, -math.inf
         for client, account in list(self._open.items()):
             if account.key.budget in self._budgets:
@@ -217,8 +217,7 @@ class Accounts:
             elif step.throttle is None:
                 text = f"{budget.title}: no cap beyond {approximate_size(step.after)}"
             else:
-                verb = "would cap" if self._dry_run else "caps"
                 who = f"{'budget' if budget.own_name else 'rule'} {budget.name}"
-                text = f"{who} {verb} what exceeds {approximate_size(step.after)}"
+                text = f"{who} {self._cap_verb} what exceeds {approximate_size(step.after)}"
             account.sentence = f"{text} {self.until(budget)}"
         return account.sentence

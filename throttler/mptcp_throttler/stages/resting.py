@@ -132,15 +132,15 @@ class RestStage(Stage):
         """Number of connections that use each low cap."""
         self._urgent: set[int] = set()
         """Tokens of connections that are new or carry data."""
-        self._dry_run = self._rest_slow_paths = False
+        self._rest_slow_paths = False
 
     def set_policy(self, policy: Policy) -> None:
-        self._dry_run, self._rest_slow_paths = policy.dry_run, policy.rest_slow_paths
+        self._rest_slow_paths = policy.rest_slow_paths
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return *verdicts*; the verdicts of resting subflows are marked."""
         token = connection.token
-        possible = self.possible and not self._dry_run
+        possible = self.possible and self.acts
         # Return early: in most connections, no subflow may rest.
         if not possible or not (self._rest_slow_paths or any(each.throttle is not None for each in verdicts)):
             self.forget(token)

@@ -101,6 +101,8 @@ class Consumer(Protocol):
 class Stage(Consumer, Protocol):
     of_sockets: bool = True
     """Whether the stage depends or acts on the state of sockets. If so, it is skipped for tunnels, which have none."""
+    acts: bool = True
+    """Whether caps and effects are carried out, which they are not in a dry run; set before :meth:`set_policy`."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force; :meth:`apply` follows for every connection."""

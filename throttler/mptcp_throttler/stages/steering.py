@@ -247,8 +247,7 @@ class SteeringStage(Stage):
 
     interval = period = 0.2
 
-    def __init__(self, policy: Policy) -> None:
-        self._dry_run = policy.dry_run
+    def __init__(self) -> None:
         self._connections: dict[int, _Steered] = {}
         self._sampled = Sampled()
         self._urgent: set[int] = set()
@@ -258,7 +257,6 @@ class SteeringStage(Stage):
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force. Connections under the same mode keep their state, such as a fail-over."""
-        self._dry_run = policy.dry_run
         for connection in self._connections.values():
             connection.begin()
         self._urgent |= self._connections.keys()
@@ -290,7 +288,7 @@ class SteeringStage(Stage):
         action = actions.get(verdict.four_tuple)
         sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {action.reason}" if action else "")
         verdict = replace(verdict, reason=joined(verdict.reason, sentence))
-        if action is None or action.rate is None or self._dry_run:
+        if action is None or action.rate is None or not self.acts:
             return verdict
         cap = verdict.throttle
         # The tighter cap applies. A shared cap always stays: with a class of its own, the connection would escape it.
@@ -352,7 +350,7 @@ class SteeringStage(Stage):
             (urgent.add if connection.urgent else urgent.discard)(token)
             if before != connection.actions:
                 changed.append(token)
-            if connection.steer.kind.sets_backup and not self._dry_run:
+            if connection.steer.kind.sets_backup and self.acts:
                 wanted = self.flags.wanted(token, connection.actions, connection.rule)
                 connection.at_rest = connection.at_rest and not wanted
                 effects += wanted

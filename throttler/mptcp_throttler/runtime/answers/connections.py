@@ -231,8 +231,8 @@ def client(snapshot: Snapshot, request: Request) -> answers.ClientAnswer:
 
 def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answers.OwnSubflow]:
     """Yield the active subflows of *connection* as its owner may see them. Caps of a dry run do not count."""
-    verdicts = snapshot.verdicts(connection.token)
-    down, up = by_direction(each for each in verdicts if each.throttle is not None and not snapshot.policy.dry_run)
+    verdicts = snapshot.applied_verdicts(connection.token)
+    down, up = by_direction(each for each in verdicts if each.throttle is not None)
     paths = {each.four_tuple: each.path for each in verdicts}
     samples, _ = snapshot.look_up([each.four_tuple for each in connection.subflows])
     for four_tuple in (each.four_tuple for each in connection.subflows):

@@ -66,6 +66,10 @@ class Snapshot:
         return self.engine.decisions.policy
 
     @property
+    def is_dry(self) -> bool:
+        return self.engine.decisions.is_dry
+
+    @property
     def taken(self) -> float:
         """When the policy in force was taken, seconds since the epoch."""
         return self.wall(self.policy_since)
@@ -85,6 +89,9 @@ class Snapshot:
 
     def verdicts(self, token: int) -> tuple[Verdict, ...]:
         return self.engine.decisions.verdicts.get(token, ())
+
+    def applied_verdicts(self, token: int) -> tuple[Verdict, ...]:
+        return self.engine.decisions.applied_verdicts(self.verdicts(token))
 
     def connections_with(self, endpoint: tuple[bytes, int]) -> Iterator[tuple[Connection, Subflow]]:
         """Yield each subflow whose client end is *endpoint*, address and port, with its connection. Clients behind one
