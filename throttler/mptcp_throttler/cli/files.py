@@ -170,7 +170,7 @@ def _plan(
         for interface in settings.interfaces:
             yield f"ip link set dev {interface} gso_max_size {size}"
     yield from commands.traffic_control(settings.interfaces, classes, ownership, Direction.DOWN)
-    yield from backends.preview(settings.netfilter)(entries, ownership)
+    yield from backends.preview(settings.netfilter, entries, ownership)
     for command in commands.plain_tcp_table(list(plain_tcp_caps(policy, planner)), ownership):
         yield f"nft '{command}'"
     if policy.acts_on_upload:

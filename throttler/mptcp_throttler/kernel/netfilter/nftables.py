@@ -28,7 +28,7 @@ from mptcp_throttler.kernel.netlink import NETLINK_NETFILTER, NetlinkSocket, att
 from mptcp_throttler.kernel.scheduling import in_turns
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable, nft_chain_name, nft_key
-from mptcp_throttler.shaping.model import NFT_TABLE, Target
+from mptcp_throttler.shaping.model import NFT_TABLE, Ownership, Target
 
 _CHUNK = 250
 """Entries per transaction."""
@@ -357,3 +357,16 @@ def available() -> str | None:
     except (KernelError, OSError) as error:
         return str(error)
     return None
+
+
+def in_use() -> bool:
+    """Return whether a table of ours may exist: to remove one that does not exist costs little."""
+    return available() is None
+
+
+def opened(ownership: Ownership) -> NftablesNetfilter:
+    return NftablesNetfilter(NftTable(ownership))
+
+
+def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
+    return NftTable(ownership).shell_commands(entries)
