@@ -29,8 +29,7 @@ from mptcp_throttler.replay.replay import Entry, Replay
 from mptcp_throttler.views.words import end_text
 
 _CLOCK: Final = "%H:%M:%S.%f"
-_BY_TIME: Final = ("segment", "clock", "budget")
-"""Kinds of entries that the segment before them did not cause."""
+_BY_TIME: Final = ("segment", "clock", "budget")  # kinds of entries that the segment before them did not cause
 _NOTES: Final = {
     "version_0": ("SYN", " for MPTCP version 0 (RFC 6824), which is not tracked"),
     "misdirected": (

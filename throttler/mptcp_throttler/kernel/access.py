@@ -64,12 +64,10 @@ class KernelAccess:
     routes: Callable[[Settings], Routes] = lambda s: Routes(s.interfaces)
     prefer_event_loop: Callable[[], None] = prefer_event_loop
     notices: Callable[[Settings], Sequence[Callable[[], NoticeSource]]] = _notices
-    class_counters: Callable[[Settings, Direction], Mapping[int, ClassCounters]] = _class_counters
-    """By minor number."""
+    class_counters: Callable[[Settings, Direction], Mapping[int, ClassCounters]] = _class_counters  # by minor number
     mptcp_missing: Callable[[], str | None] = mptcp_missing
     """Says why connections to this host cannot be Multipath TCP; None if they can."""
-    sysctls: Callable[[Path], OwnedSysctls] = OwnedSysctls
-    """Takes the state directory."""
+    sysctls: Callable[[Path], OwnedSysctls] = OwnedSysctls  # takes the state directory
     keeper: Callable[[Path], Awaitable[KeeperConnection]] = find_or_start_keeper
     """Finds a killed daemon's keeper in the state directory, or starts one."""
     subflow_commands: Callable[[], SubflowCommands] = SubflowCommands

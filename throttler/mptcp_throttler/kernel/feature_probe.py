@@ -27,8 +27,7 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import FIRST_MINOR, UPLOAD_DEVICE, Ownership, Target
 
-_LO = 1
-"""Index of the loopback interface, the only interface of a fresh namespace."""
+_LO = 1  # index of the loopback interface, the only interface of a fresh namespace
 _OURS = Ownership()
 _ENTRIES = {
     FourTuple(ip_address(local).packed, _OURS.listen_ports[0], ip_address(remote).packed, 50000): Target(

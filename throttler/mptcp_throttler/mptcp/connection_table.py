@@ -45,8 +45,7 @@ class ConnectionRecord:
     """The client against whose share the connection counts (:class:`~.limits.Shares`)."""
     subflows: list[SubflowRecord] = field(default_factory=list)
     """The subflows, oldest first. They are few, so a list is fast enough."""
-    kept: Connection | None = None
-    """The snapshot of the connection, if it was read since the last change."""
+    kept: Connection | None = None  # the snapshot of the connection, if it was read since the last change
 
     def snapshot(self) -> Connection:
         if self.kept is None:
@@ -66,12 +65,10 @@ class SubflowRecord:
     remote_id: int | None
     backup: bool
     since: float
-    prioritised: float
-    """When the kernel last reported ``backup``."""
+    prioritised: float  # when the kernel last reported ``backup``
     last_seen: float
     interface: str | None = None
-    listed: int = 0
-    """Number of the latest dump that listed it."""
+    listed: int = 0  # number of the latest dump that listed it
     kept: Subflow | None = None
 
     def touch(self, time: float) -> None:
@@ -190,8 +187,7 @@ class ConnectionTable:
         self.turned_away: TimedTable[int, None] = TimedTable(limits.max_remembered)
         """Tokens of connections that were refused because of their client's share. A late join to one is refused,
         too."""
-        self.dumps = 0
-        """Number of socket dumps begun."""
+        self.dumps = 0  # number of socket dumps begun
         self.dump_began: float | None = None
         self.dumps_wanted = self.dumps_served = 0
         """Number of requests for a dump, and number of these that a complete dump has served. A dump serves only

@@ -27,10 +27,8 @@ _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFl
 class Handshake:
     """A captured handshake in progress."""
 
-    token: int | None
-    """From the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured."""
-    interface: str | None = None
-    """By which the proxy answered."""
+    token: int | None  # from the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured
+    interface: str | None = None  # by which the proxy answered
 
 
 class WireObserver:

@@ -37,8 +37,7 @@ class TrackerLimits:
     Meanwhile it counts against its client's share. Ended subflows are remembered for the same time, so that an older
     dump does not bring them back."""
     idle_timeout: float = 6 * 3600.0
-    resync_grace: float = 1.0
-    """A dump may miss a subflow that became active less than this many seconds before it."""
+    resync_grace: float = 1.0  # a dump may miss a subflow that became active less than this many seconds before it
 
 
 @dataclass(slots=True)
@@ -46,16 +45,13 @@ class TrackerCounters:
     """Counters since the tracker was made. They never decrease."""
 
     segments: int = 0
-    ignored: int = 0
-    """Segments that belong to no handshake and no tracked subflow."""
+    ignored: int = 0  # segments that belong to no handshake and no tracked subflow
     misdirected: int = 0
     """Segments that came in with the proxy's source address, or went out with a client's. They are forged, or do not
     belong to the proxy."""
     malformed: int = 0
-    fallbacks: int = 0
-    """Connections that requested MPTCP and got plain TCP."""
-    version_0: int = 0
-    """SYNs for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP. They are not tracked."""
+    fallbacks: int = 0  # connections that requested MPTCP and got plain TCP
+    version_0: int = 0  # SYNs for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP. They are not tracked.
     connections_opened: int = 0
     connections_closed: int = 0
     subflows_activated: int = 0
@@ -68,12 +64,9 @@ class TrackerCounters:
     disagreements: int = 0
     handshakes_evicted: int = 0
     lingering_evicted: int = 0
-    overflows: int = 0
-    """Subflows not tracked because their connection has too many."""
-    connections_refused: int = 0
-    """Connections reported for closing, because they exceed their client's share."""
-    expired: int = 0
-    """Handshakes and subflows forgotten by timeout."""
+    overflows: int = 0  # subflows not tracked because their connection has too many
+    connections_refused: int = 0  # connections reported for closing, because they exceed their client's share
+    expired: int = 0  # handshakes and subflows forgotten by timeout
 
 
 class Shares:
@@ -92,8 +85,7 @@ class Shares:
     def __init__(self, room: int) -> None:
         """*room*: the maximum number of connections of all clients together."""
         self._room = room
-        self.held: dict[bytes, int] = {}
-        """Number of connections, by client."""
+        self.held: dict[bytes, int] = {}  # number of connections, by client
         self._clients: Counter[int] = Counter()
         """Number of clients that have a given number of connections, by that number."""
         self.taken = 0

@@ -30,12 +30,10 @@ class MpCapable:
     """Opens a connection (3.1). Which keys it carries depends on the step of the handshake."""
 
     version: int
-    flags: int
-    """The octet of bits A to H."""
+    flags: int  # the octet of bits A to H
     sender_key: bytes | None = field(default=None, repr=False)
     receiver_key: bytes | None = field(default=None, repr=False)
-    data_length: int | None = None
-    """In a third ACK with data: the length of the data-level mapping, in place of a DSS."""
+    data_length: int | None = None  # in a third ACK with data: the length of the data-level mapping, in place of a DSS
     checksum: int | None = None
 
     @property
@@ -54,8 +52,7 @@ class MpJoinSyn:
 
     backup: bool
     address_id: int
-    token: int
-    """The receiver's token of the connection to join."""
+    token: int  # the receiver's token of the connection to join
     nonce: bytes
 
 
@@ -94,14 +91,12 @@ class Dss:
 class AddAddr:
     """The sender has another address (3.4.1)."""
 
-    version: int
-    """0 for the form of RFC 6824 (no echo, no HMAC), otherwise 1."""
+    version: int  # 0 for the form of RFC 6824 (no echo, no HMAC), otherwise 1
     echo: bool
     address_id: int
     address: bytes
     port: int | None
-    hmac: bytes | None
-    """Rightmost 64 bits; None in an echo and in version 0."""
+    hmac: bytes | None  # rightmost 64 bits; None in an echo and in version 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +133,7 @@ class MpFastclose:
 class MpTcprst:
     """Why a subflow is reset (3.6). RFC 8684 only."""
 
-    flags: int
-    """Bits U, V, W, T; T (1) marks a transient cause."""
+    flags: int  # bits U, V, W, T; T (1) marks a transient cause
     reason: int
 
     @property
@@ -152,8 +146,7 @@ class UnknownSubtype:
     """A subtype that neither RFC defines, or the private one (0xf)."""
 
     subtype: int
-    body: bytes = field(repr=False)
-    """Everything after kind and length."""
+    body: bytes = field(repr=False)  # everything after kind and length
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,25 +57,18 @@ from mptcp_throttler.policy.values import (
 from mptcp_throttler.steering.mode import Mode
 from mptcp_throttler.steering.modes import BY_NAME, MODES
 
-VERSION: Final = 1
-"""The version of the policy format that this release reads."""
-DERIVED: Any = None
-"""Default of a key that a validator derives from other keys."""
-LONGEST_BURST: Final = 60
-"""Seconds at the cap's rate."""
-LONGEST_RETRY: Final = 300.0
-"""Seconds."""
+VERSION: Final = 1  # the version of the policy format that this release reads
+DERIVED: Any = None  # default of a key that a validator derives from other keys
+LONGEST_BURST: Final = 60  # seconds at the cap's rate
+LONGEST_RETRY: Final = 300.0  # seconds
 
 
 class Kind(enum.Enum):
     """The three questions about a subflow. Each is answered for itself: the first rule that answers it decides."""
 
-    THROTTLE = "throttle"
-    """Which cap does the subflow have?"""
-    BUDGET = "budget"
-    """Which budget meters it?"""
-    STEER = "steer"
-    """Which rule spreads its connection's data over paths?"""
+    THROTTLE = "throttle"  # which cap does the subflow have?
+    BUDGET = "budget"  # which budget meters it?
+    STEER = "steer"  # which rule spreads its connection's data over paths?
 
 
 class Share(enum.Enum):
@@ -94,10 +87,8 @@ class Direction(enum.Enum):
     # Members are singletons, and Enum's own hash runs in Python each time.
     __hash__ = object.__hash__
 
-    DOWN = "down"
-    """From the proxy to the client."""
-    UP = "up"
-    """From the client to the proxy."""
+    DOWN = "down"  # from the proxy to the client
+    UP = "up"  # from the client to the proxy
 
 
 class Onset(enum.Enum):

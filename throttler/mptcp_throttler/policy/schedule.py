@@ -28,8 +28,7 @@ _HOURS: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})", r
 
 _HORIZON: Final = timedelta(days=15)
 """A weekly window changes within one week, or within two if its only opening is in a skipped hour."""
-_STEP: Final = 3 * 3600
-"""Seconds. No time zone changes its offset twice in this time."""
+_STEP: Final = 3 * 3600  # Seconds. No time zone changes its offset twice in this time.
 
 
 class Window(NamedTuple):
@@ -37,8 +36,7 @@ class Window(NamedTuple):
 
     days: frozenset[int]
     start: time
-    end: time
-    """``start == end`` means the whole day."""
+    end: time  # ``start == end`` means the whole day
 
     def is_open(self, day: int, now: time) -> bool:
         today = day in self.days

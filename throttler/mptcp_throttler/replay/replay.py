@@ -38,8 +38,7 @@ from mptcp_throttler.views.words import steered_reason
 
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
-MOST_ACCOUNTS: Final = 20
-"""Budget accounts in the summary; if the policy has more budgets, one of each."""
+MOST_ACCOUNTS: Final = 20  # budget accounts in the summary; if the policy has more budgets, one of each
 _SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
 _Key = tuple[FourTuple, Direction]
@@ -124,8 +123,7 @@ class Replay:
         self._anticipation = Anticipation()
         self._budgets = BudgetStage()
         self._budgets.set_policy(policy)
-        self._asked: dict[FourTuple, bool] = {}
-        """Four-tuples with MPTCP options: whether their SYN was seen."""
+        self._asked: dict[FourTuple, bool] = {}  # four-tuples with MPTCP options: whether their SYN was seen
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
         self._active: dict[FourTuple, Carried] = {}
         self._caps: dict[_Key, tuple[str, float, int]] = {}

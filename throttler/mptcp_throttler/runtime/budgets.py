@@ -30,18 +30,15 @@ from mptcp_throttler.storage import BOOT_ID, Ledger, LedgerError
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-CLOSED_AT_ONCE = 256
-"""Closed sockets counted before yielding to the event loop: about a millisecond."""
+CLOSED_AT_ONCE = 256  # closed sockets counted before yielding to the event loop: about a millisecond
 MAX_WRITE_SECONDS = 5.0
 """Maximum pause between two writes while no socket has closed: the kernel keeps the counters of open sockets."""
-COUNTERS_PER_SECOND = 4000
-"""Maximum rate of writing socket counters: about 0.5 % of a processor."""
+COUNTERS_PER_SECOND = 4000  # maximum rate of writing socket counters: about 0.5 % of a processor
 PRUNE_SECONDS = 86_400.0
 SURE_SECONDS = 6 * 3600.0
 """How long the wall clock must have run without being set before the ledger is pruned. It is less than a day, so that a
 daemon that restarts daily still prunes."""
-KEPT_SECONDS = 400 * 86_400
-"""How long usage is kept: more than a year of months."""
+KEPT_SECONDS = 400 * 86_400  # how long usage is kept: more than a year of months
 
 T = TypeVar("T")
 
@@ -53,18 +50,14 @@ class Budgets(Component):
         self._path, self._clock, self._stage = engine.settings.ledger, clock, engine.budget_stage
         self._changed, self._listed = engine.decisions.decide, engine.sampler.cookies
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
-        self._ledger: Ledger | None = None
-        """Used only in the ledger thread; None until a policy has a budget."""
+        self._ledger: Ledger | None = None  # used only in the ledger thread; None until a policy has a budget
         self._boot = ""
         self._read: Collection[tuple[str, int]] = ()
         self._writing = asyncio.Lock()
         self._written_at = -math.inf
-        self._ahead = math.inf
-        """How many seconds the wall clock was ahead of the monotonic one at the last tick."""
-        self._prunes_at = math.inf
-        """When the ledger is pruned next, monotonic seconds."""
-        self.trouble: str | None = None
-        """Why counts cannot be written at present."""
+        self._ahead = math.inf  # how many seconds the wall clock was ahead of the monotonic one at the last tick
+        self._prunes_at = math.inf  # when the ledger is pruned next, monotonic seconds
+        self.trouble: str | None = None  # why counts cannot be written at present
 
     async def prepare(self, policy: Policy) -> None:
         """Open what *policy* needs, before it comes into force. Raises KernelError if the ledger cannot be used."""

@@ -29,8 +29,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 log = logging.getLogger(__name__)
 
-LIFT_SECONDS = 3.0
-"""How long to wait for sockets whose limits cannot be reset immediately."""
+LIFT_SECONDS = 3.0  # how long to wait for sockets whose limits cannot be reset immediately
 
 
 async def cleanup(settings: Settings) -> list[str]:

@@ -44,8 +44,7 @@ from mptcp_throttler.views.answers import ReloadCounts
 
 log = logging.getLogger(__name__)
 
-STATUS_SECONDS = 5.0
-"""Between two checks whether the status line for the service manager has changed."""
+STATUS_SECONDS = 5.0  # between two checks whether the status line for the service manager has changed
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

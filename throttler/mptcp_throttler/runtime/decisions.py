@@ -52,10 +52,8 @@ class Decisions:
         """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *told* is
         called with each decision before the planners are updated. *follow* is called after the planners were updated
         for a batch of connections."""
-        self.policy = policy
-        """The policy in force, which decides and is shown."""
-        self.applied = policy.applied
-        """What of it is carried out."""
+        self.policy = policy  # the policy in force, which decides and is shown
+        self.applied = policy.applied  # what of it is carried out
         self.verdicts: dict[int, Verdicts] = {}
         """Verdicts by token of the connection: one per active subflow and direction."""
         self._connections = connections

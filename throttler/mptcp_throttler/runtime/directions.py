@@ -104,10 +104,8 @@ class Uploads(Component, Consumer):
     def __init__(self, settings: Settings, kernel: KernelAccess, connections: Mapping[int, Connection]) -> None:
         self.planner = Planner(settings.ownership, Direction.UP)
         self.reconciler: Reconciler | None = None
-        self.in_force = False
-        """Whether the throttler's IFB device and nftables table exist."""
-        self._left = False
-        """Whether device and table are not in force, but the kernel refused to remove them."""
+        self.in_force = False  # whether the throttler's IFB device and nftables table exist
+        self._left = False  # whether device and table are not in force, but the kernel refused to remove them
         self._may_be_left = False
         """Whether a preparation failed, and the removal of what it may have made failed as well."""
         self._settings = settings

@@ -28,22 +28,19 @@ from mptcp_throttler.views.answers import LoopDelay
 PERIOD_SECONDS = 0.02
 """Period of the measured timer. A delay may be measured shorter by up to this. The timer of
 ``scheduling.rest_when_busy`` has the same start, so that the loop wakes once for both."""
-LATE_SECONDS, RECENT_SECONDS = 0.05, 10.0
-"""Delay above which the timer counts as late; how long recent delays are kept."""
+LATE_SECONDS, RECENT_SECONDS = 0.05, 10.0  # delay above which the timer counts as late; how long recent delays are kept
 POLL_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
 MAX_YOUNG = 5_000
 """Number of new objects since the last collection that triggers the next one. It takes one or two milliseconds."""
-SWITCH_SECONDS = 0.001
-"""How long a worker thread may hold the interpreter while the event loop waits to run."""
+SWITCH_SECONDS = 0.001  # how long a worker thread may hold the interpreter while the event loop waits to run
 LARGE_BYTES = 256 * 1024
 """The C library maps objects of at least this size separately (``mmap``). This is twice its initial threshold, because
 libnftables allocates ten tables of 132 KiB per transaction, and took twice as long when these were mapped
 separately."""
 _M_MMAP_THRESHOLD = -3
 _TURNS = 3
-_making_cycles = set[object]()
-"""One mark per active :func:`cycles` context."""
+_making_cycles = set[object]()  # one mark per active :func:`cycles` context
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:

@@ -31,8 +31,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.views.words import address_text
 
-TOLD: Final = {"told": True}
-"""``extra`` of a line that is already an event of another kind."""
+TOLD: Final = {"told": True}  # ``extra`` of a line that is already an event of another kind
 log = logging.getLogger(__name__)
 
 _PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging.WARNING: journal.WARNING}
@@ -190,8 +189,7 @@ class CapLog:
         """Number of changes since the last line, by rule and whether it was a dry run."""
         self._last: dict[tuple[str, bool], tuple[Decision, Verdict, str]] = {}
         """The last of these changes. Its text is made only when it is logged, because most changes are only counted."""
-        self._is_dry = False
-        """Whether the last decision was a dry run."""
+        self._is_dry = False  # whether the last decision was a dry run
         self._changed = asyncio.Event()
 
     def decided(self, decision: Decision) -> None:

@@ -50,10 +50,8 @@ class UserspacePathManager(Component):
         self.flags_note = FlagsNote(state_directory)
         self._keeper: KeeperConnection | None = None
         self._commands: SubflowCommands | None = None
-        self.in_force = False
-        """Whether the policy in force needs the user-space path manager."""
-        self._lock = asyncio.Lock()
-        """Guards the keeper: a reload must not interrupt its restart."""
+        self.in_force = False  # whether the policy in force needs the user-space path manager
+        self._lock = asyncio.Lock()  # guards the keeper: a reload must not interrupt its restart
 
     async def prepare(self, policy: Policy) -> None:
         """Start the listener and then set the sysctls, if *policy* needs them. Raises KernelError."""

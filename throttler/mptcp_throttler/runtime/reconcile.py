@@ -37,8 +37,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5
 _BATCH = 500
 """Entries per call. After each call, changes that became urgent meanwhile are made first, starting with deletions."""
 _CLASS_BATCH = 50
-_FEW = 16
-"""Entries made without yielding to the event loop: well under a millisecond with ipset."""
+_FEW = 16  # entries made without yielding to the event loop: well under a millisecond with ipset
 
 
 @dataclass(slots=True)
@@ -48,8 +47,7 @@ class ReconcileCounters:
     classes_upserted: int = 0
     classes_deleted: int = 0
     failures: int = 0
-    repairs: int = 0
-    """Objects that a read-back found missing, changed or foreign."""
+    repairs: int = 0  # objects that a read-back found missing, changed or foreign
 
 
 class Reconciler:
@@ -67,8 +65,7 @@ class Reconciler:
         self._refused = False
         """Whether the kernel refused a change. Then only :meth:`run` makes further changes, after it has read back the
         actual state."""
-        self._in_hand: set[int | FourTuple] = set()
-        """Classes and entries that are being changed right now."""
+        self._in_hand: set[int | FourTuple] = set()  # classes and entries that are being changed right now
         self._changed: set[int | FourTuple] | None = None
         """Classes and entries changed since the current comparison began to read; None if none is running."""
 

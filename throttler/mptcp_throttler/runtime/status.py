@@ -33,18 +33,14 @@ from mptcp_throttler.views.requests import LARGEST_REQUEST, Request, RequestErro
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 30
-"""Maximum lifetime of a child, in case the client does not read."""
-AGAIN_SECONDS = 1.0
-"""Pause after a failed accept."""
-MAX_ANSWERS = 4
-"""Maximum number of children at a time; further clients wait."""
+ANSWER_SECONDS = 30  # maximum lifetime of a child, in case the client does not read
+AGAIN_SECONDS = 1.0  # pause after a failed accept
+MAX_ANSWERS = 4  # maximum number of children at a time; further clients wait
 PIECE_BYTES = 1 << 16
 SILENT_SECONDS = 2.0
 """How long to wait for the first byte of a request; after that the request counts as empty. A client on a busy host may
 need some time."""
-LINE_SECONDS = 5.0
-"""Maximum pause of a client within its line."""
+LINE_SECONDS = 5.0  # maximum pause of a client within its line
 NICE = -10
 """Priority of a child: below the daemon's, above the proxy's. With 10,000 connections the whole status takes 0.16 s of
 processing."""
@@ -62,8 +58,7 @@ class StatusServer(Component):
         self._answer_to = answer
         self._listener: socket.socket | None = None
         self._inode = 0
-        self._children: dict[int, int] = {}
-        """PIDs by pidfd."""
+        self._children: dict[int, int] = {}  # PIDs by pidfd
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:

@@ -28,8 +28,7 @@ from mptcp_throttler.shaping.model import ClassSpec, Target
 log = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 1.0
-REST_SECONDS: Final = 0.02
-"""Minimum pause between two requests."""
+REST_SECONDS: Final = 0.02  # minimum pause between two requests
 ANSWER_SECONDS: Final = 2.0
 REMEMBERED: Final = 1 << 16
 
@@ -50,11 +49,9 @@ class Tunnels(Component):
         self._changed, self._counted = changed, counted
         self.table = TunnelTable(settings.ownership.tunnel_ports)
         self.wanted: dict[FourTuple, Target] = {}
-        self.classes: Mapping[int, ClassSpec] = {}
-        """Classes by minor number, from the planner of downloads."""
+        self.classes: Mapping[int, ClassSpec] = {}  # classes by minor number, from the planner of downloads
         self._began = time.time_ns()
-        self._ever: dict[int, None] = {}
-        """Numbers of the last :data:`REMEMBERED` paths that were ever known."""
+        self._ever: dict[int, None] = {}  # numbers of the last :data:`REMEMBERED` paths that were ever known
         self._said: set[tuple[str, int]] = set()
         """Name and port of tunnels that a warning has already reported as outside ``tunnel_ports``."""
         self._heard = time.monotonic()

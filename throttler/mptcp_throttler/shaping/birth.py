@@ -33,14 +33,12 @@ UNSENT_SECONDS = 0.001
 assigns data only when a segment can leave."""
 INITIAL_WINDOW_SECONDS = 0.004
 """Initial window, as time at the cap's rate. It is small, because many connections may begin at the same time."""
-MIN_WINDOW, MAX_WINDOW = 2, 10
-"""Limits of the initial window, segments; the kernel's default is 10."""
+MIN_WINDOW, MAX_WINDOW = 2, 10  # limits of the initial window, segments; the kernel's default is 10
 AS_USUAL = Birth()
 REST_AT_ONCE: Final = 1_000_000
 """Bits/s. Under a cap up to this rate, one assignment takes 0.5 s or more, so a joining subflow rests from the start,
 until the others carry too little."""
-LARGE_BOUND = 65_536
-"""Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s."""
+LARGE_BOUND = 65_536  # Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s.
 UNANTICIPATED = Birth(not_sent=LARGE_BOUND)
 _ALL_IPV4: Final = ip_network("0.0.0.0/0")
 _AROUND_IPV4: Final = tuple(ip_network((mapped(bytes(4)), 96)).supernet(new_prefix=length) for length in range(96))

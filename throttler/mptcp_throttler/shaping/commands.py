@@ -30,12 +30,10 @@ from mptcp_throttler.shaping.model import (
 FULL_SPEED = 100_000_000_000
 """Rate of the link and default classes, bits/s: above any link here, so that only caps shape."""
 FULL_SPEED_BURST = 256 * 1024
-FULL_SPEED_QUANTUM = 60_000
-"""Bytes."""
+FULL_SPEED_QUANTUM = 60_000  # bytes
 TBF_RATE = 32_000_000_000
 """Bits/s: about the maximum of tc-tbf(8) without its 64-bit attribute. The tbf must cut segments, not shape."""
-TBF_STEP = 4000
-"""Bytes per microsecond at that rate: the unit of a tbf's burst."""
+TBF_STEP = 4000  # bytes per microsecond at that rate: the unit of a tbf's burst
 
 
 def tbf_burst(spec: ClassSpec) -> int:

@@ -39,8 +39,7 @@ MAX_DRAINING = 16_384
 """Maximum number of draining entries; the oldest is dropped first. Without this limit, 10,000 connections/s would keep
 100,000 entries."""
 MAX_MOVED = 1024
-DRAIN_SLICE = 2048
-"""Maximum number of draining entries dropped per call: this takes about 4 ms."""
+DRAIN_SLICE = 2048  # maximum number of draining entries dropped per call: this takes about 4 ms
 
 
 class Planner:
@@ -54,8 +53,7 @@ class Planner:
         self.classes.told, self.entries.told = self._classes_told, self._entries_told
         self.caps: dict[ScopeKey, LiveCap] = {}
         self._by_minor: dict[int, LiveCap] = {}
-        self._shared: dict[int, LiveCap] = {}
-        """Caps with more than one user, by minor number."""
+        self._shared: dict[int, LiveCap] = {}  # caps with more than one user, by minor number
         self._numbers = ClassNumbers(ownership.htb_major)
         self.members: dict[FourTuple, Member] = {}
         """Subflows that have a cap, rest, or still have an entry. Only the planner changes it."""
@@ -66,10 +64,8 @@ class Planner:
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
         self._now = 0.0
-        self.soft_caps = False
-        """Whether an object that runs soft onsets is attached."""
-        self.birth_classes: Collection[int] = ()
-        """Handles of the classes into which sockets are accepted."""
+        self.soft_caps = False  # whether an object that runs soft onsets is attached
+        self.birth_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
         self.births_rest = False
         """Whether some joins rest from their acceptance on, or did so since the start. If so, joins without a cap must
         be woken."""

@@ -37,25 +37,18 @@ the others to send on meanwhile."""
 WAKE_WINDOWS: Final = 2
 """A resting subflow wakes after this many consecutive windows in which the others have data to send but carry too
 little."""
-WINDOW: Final = 0.35
-"""Minimum seconds over which rates are taken: two samples."""
-FLOWING: Final = 100_000
-"""Bits/s. A connection with a higher rate counts as a user of its caps."""
-SLOW_RATIO: Final = 12
-"""Like ``RATIO``, but for an uncapped subflow, by its own rate."""
+WINDOW: Final = 0.35  # minimum seconds over which rates are taken: two samples
+FLOWING: Final = 100_000  # Bits/s. A connection with a higher rate counts as a user of its caps.
+SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow, by its own rate
 HELD_UP: Final = 1.4
 """If the best rates of the others together are at least this many times the connection's rate, and at least four times
 the rate of a path, the others wait for this path."""
-RECOVERY: Final = 6.0
-"""Seconds after a slow path began to rest during which its data may still be in flight."""
-NEW: Final = 0.4
-"""Weight of the last window in the mean rate."""
-FADING: Final = 0.95
-"""The rate of the best window is multiplied by this in each further window."""
+RECOVERY: Final = 6.0  # seconds after a slow path began to rest during which its data may still be in flight
+NEW: Final = 0.4  # weight of the last window in the mean rate
+FADING: Final = 0.95  # the rate of the best window is multiplied by this in each further window
 SLOW_AFTER: Final = 3
 """Number of slow windows before a path rests: several, because TCP slow start takes some round trips."""
-FIRST_REST, LONGEST_REST = 30.0, 600.0
-"""Seconds until a slow path is tried again; doubled after each trial."""
+FIRST_REST, LONGEST_REST = 30.0, 600.0  # seconds until a slow path is tried again; doubled after each trial
 
 
 @dataclass(slots=True)
@@ -65,14 +58,12 @@ class _Slow:
     windows: int = 0
     """Number of slow windows minus other windows, at least 0. While the subflow rests: number of consecutive windows in
     which the others carry too little without it."""
-    waited: bool = True
-    """Whether the subflow had data to send at every sample of the window."""
+    waited: bool = True  # whether the subflow had data to send at every sample of the window
     rested: float = 0.0
     rate: float = 0.0
     total: float = 0.0
     """Mean rate of all subflows, bits/s, when it began to rest; ``rate`` is its own rate at that time."""
-    until: float | None = None
-    """When the subflow is tried again; None unless it rests."""
+    until: float | None = None  # when the subflow is tried again; None unless it rests
     rest: float = FIRST_REST
 
 
@@ -83,23 +74,18 @@ class _Resting:
     capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
     """Subflows with a low cap: the scope and rate (bits/s) of each cap."""
     others: tuple[FourTuple, ...] = ()
-    slow_ones: dict[FourTuple, _Slow] = field(default_factory=dict)
-    """The members of ``others`` that may rest."""
+    slow_ones: dict[FourTuple, _Slow] = field(default_factory=dict)  # the members of ``others`` that may rest
     resting: dict[FourTuple, int] = field(default_factory=dict)
     """Capped subflows that rest, with the rate of the cap when they began to rest."""
-    read: float | None = None
-    """When the window began; None before the first sample."""
+    read: float | None = None  # when the window began; None before the first sample
     delivered: dict[FourTuple, int] = field(default_factory=dict)
     """Bytes that each of the others had delivered when the window began."""
     able: dict[FourTuple, float] = field(default_factory=dict)
     """Rate of each of the others, bits/s, in its best recent window."""
-    total: float = 0.0
-    """Mean bits/s of all others over the recent windows."""
+    total: float = 0.0  # mean bits/s of all others over the recent windows
     flows: bool = False
-    waited: bool = True
-    """Whether the others had data to send at every sample of the window."""
-    slow: int = 0
-    """Number of consecutive windows in which the others had data to send and carried too little."""
+    waited: bool = True  # whether the others had data to send at every sample of the window
+    slow: int = 0  # number of consecutive windows in which the others had data to send and carried too little
 
     def subflows(self) -> tuple[FourTuple, ...]:
         return (*self.others, *self.capped)
@@ -123,15 +109,12 @@ class RestStage(Stage):
     interval = period = 0.2
 
     def __init__(self) -> None:
-        self.possible = False
-        """Whether the kernel can let sockets rest and wake them."""
+        self.possible = False  # whether the kernel can let sockets rest and wake them
         self.ratio = RATIO
         self._connections: dict[int, _Resting] = {}
         self._sampled = Sampled()
-        self._flowing: Counter[ScopeKey] = Counter()
-        """Number of connections that use each low cap."""
-        self._urgent: set[int] = set()
-        """Tokens of connections that are new or carry data."""
+        self._flowing: Counter[ScopeKey] = Counter()  # number of connections that use each low cap
+        self._urgent: set[int] = set()  # tokens of connections that are new or carry data
         self._rest_slow_paths = False
 
     def set_policy(self, policy: Policy) -> None:

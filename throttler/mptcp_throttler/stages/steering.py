@@ -22,12 +22,9 @@ from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
 from mptcp_throttler.steering.mode import Action, Crowd, Mode
 
-MIN_URGENT_RATE = 100_000
-"""Bits/s. A connection that gets less, and has no data waiting, is not urgent."""
-URGENT_SECONDS = 2.0
-"""How long a connection stays urgent after data flowed."""
-FIRST_SAMPLES = 2
-"""A connection is urgent until it has this many samples."""
+MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
+URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
+FIRST_SAMPLES = 2  # a connection is urgent until it has this many samples
 UNDECIDED_SECONDS = 5.0
 """How long, after a start or a new policy, a flag is kept while its connection is not decided yet."""
 
@@ -40,25 +37,21 @@ class SetBackup(Effect):
     token: int
     four_tuple: FourTuple
     backup: bool
-    rule: str | None = None
-    """The rule that asks for the change, or that set the flag; None if an earlier daemon set it."""
+    rule: str | None = None  # the rule that asks for the change, or that set the flag; None if an earlier daemon set it
 
 
 class BackupFlags:
     """The backup flags that one daemon set on subflows."""
 
     def __init__(self) -> None:
-        self._set: dict[FourTuple, SetBackup] = {}
-        """For each flag that is set, the effect that clears it."""
-        self._undecided: dict[int, list[FourTuple]] = {}
-        """Flags from an earlier policy or daemon, by token."""
+        self._set: dict[FourTuple, SetBackup] = {}  # for each flag that is set, the effect that clears it
+        self._undecided: dict[int, list[FourTuple]] = {}  # flags from an earlier policy or daemon, by token
         self._undecided_until: float | None = None
         self.to_take_back: set[FourTuple] = set()
         """Subflows with a flag that no rule explains, or that waits for the connection's first sample."""
         self._fresh: set[FourTuple] = set()
         """Subflows whose flag was set or refused since the last complete samples: a sweep may be older than that."""
-        self._refused: dict[int, set[FourTuple]] = {}
-        """Subflows whose flag the kernel refused to set, by token."""
+        self._refused: dict[int, set[FourTuple]] = {}  # subflows whose flag the kernel refused to set, by token
 
     @property
     def unexplained(self) -> Set[FourTuple]:
@@ -152,8 +145,7 @@ class _Subflow:
 
     four_tuple: FourTuple
     path: str
-    present: bool | None = None
-    """Whether the subflow has a socket; None until a sample has it or a sweep misses it."""
+    present: bool | None = None  # whether the subflow has a socket; None until a sample has it or a sweep misses it
     delivered: int = 0
 
 
@@ -166,14 +158,11 @@ class _Steered:
     steering: Mode
     subflows: tuple[_Subflow, ...] = ()
     actions: dict[FourTuple, Action] = field(default_factory=dict)
-    samples: int = 0
-    """Number of samples since the subflows changed."""
+    samples: int = 0  # number of samples since the subflows changed
     sampled: float = 0.0
     urgent_until: float = float("-inf")
-    at_rest: bool = False
-    """Whether the connection needs no action until data flow again."""
-    skipped: bool = False
-    """Whether ``steering`` has not got the last sample."""
+    at_rest: bool = False  # whether the connection needs no action until data flow again
+    skipped: bool = False  # whether ``steering`` has not got the last sample
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
         """Set the steered subflows and their paths; return whether they changed."""

@@ -23,8 +23,7 @@ class Decision(NamedTuple):
     after: Verdicts
     now: float  # monotonic seconds
     is_dry: bool  # a dry run only names these caps
-    turns: bool = False
-    """Whether all caps are removed because a dry run began or ended; then another decision follows."""
+    turns: bool = False  # whether all caps are removed because a dry run began or ended; then another decision follows
     got: Sequence[Verdict] = ()  # new caps
     changed: Sequence[tuple[Verdict, Verdict]] = ()  # other caps or rates: before and after
     lost: Sequence[tuple[Verdict, Verdict]] = ()  # removed caps: before and after

@@ -27,12 +27,9 @@ from mptcp_throttler.telemetry.decision import Decision
 
 PERIOD_SECONDS = 1.0
 SWEEP_SHARE = 0.02  # share of a processor for sweeps that only the totals need
-CLOSED_SECONDS = 120.0
-"""How long to wait for the meter: a socket that lost its path tries to send for this long."""
-MAX_CLOSED = 16_384
-"""Closed subflows that wait for the meter: 5 MB. Without a meter, all that closed lately."""
-REPORTED_SECONDS = 10.0
-"""How long a report waits for the end of its subflow. Most reports are of plain TCP."""
+CLOSED_SECONDS = 120.0  # how long to wait for the meter: a socket that lost its path tries to send for this long
+MAX_CLOSED = 16_384  # Closed subflows that wait for the meter: 5 MB. Without a meter, all that closed lately.
+REPORTED_SECONDS = 10.0  # How long a report waits for the end of its subflow. Most reports are of plain TCP.
 SLICE = 256  # subflows counted at a time: about 0.2 ms
 MAX_CAPS = 4096  # cap totals kept, those of former policies included
 
@@ -73,8 +70,7 @@ class CapTotal:
     key: CapKey
     bytes: int = 0
     subflows: int = 0
-    limits: dict[Limits, int] = field(default_factory=dict)
-    """Number of classes with each limits."""
+    limits: dict[Limits, int] = field(default_factory=dict)  # number of classes with each limits
     shared: int = 0  # number of classes that also have subflows of another path or rule
 
     def add(self, limits: Limits) -> None:
@@ -92,8 +88,7 @@ class _CapClass:
 
     scope: ScopeKey
     limits: Limits
-    members: dict[CapTotal, int] = field(default_factory=dict)
-    """Number of subflows of each cap."""
+    members: dict[CapTotal, int] = field(default_factory=dict)  # number of subflows of each cap
 
     def change(self, limits: Limits) -> None:
         for cap in self.members:
@@ -142,8 +137,7 @@ class _Standing(NamedTuple):
     since: float  # when it got or lost the cap, or the cap's rate changed; monotonic seconds
     cap: CapTotal | None = None
     of_class: _CapClass | None = None  # None after the subflow closed
-    limits: Limits | None = None
-    """None for a cap that balances loads, whose limits change all the time."""
+    limits: Limits | None = None  # None for a cap that balances loads, whose limits change all the time
 
 
 @dataclass(slots=True, eq=False)
@@ -201,8 +195,7 @@ class Traffic(Consumer):
         self.caps: dict[CapKey, CapTotal] = {}
         self.clients: Counter[bytes] = Counter()  # connections of each client
         self._client_of: dict[int, bytes] = {}
-        self.capped = 0
-        """Subflows with a cap, as decided; counted once if both directions have one."""
+        self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
         self._classes: dict[ScopeKey, _CapClass] = {}
         self._subflows: dict[FourTuple, _Carried] = {}
         self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)

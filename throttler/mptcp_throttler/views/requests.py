@@ -40,8 +40,7 @@ class Request:
 class Argument:
     """What an argument may be."""
 
-    check: Callable[[object], Any]
-    """Returns what a value means. Raises ValueError."""
+    check: Callable[[object], Any]  # Returns what a value means. Raises ValueError.
     schema: Mapping[str, Any]
     description: str = ""
     default: Any = None

@@ -27,15 +27,13 @@ from contextlib import suppress
 
 SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 READY, OK, HOLD, RELEASE, END = b"ready", b"ok", b"hold", b"release", b"end"
-START_SECONDS = 10.0
-"""Time for the throttler that started the keeper to connect."""
+START_SECONDS = 10.0  # time for the throttler that started the keeper to connect
 FIRST_CHECK_SECONDS = 0.1
 """Delay of the first check. After it, every connection is visible whose handshake was in progress when the sysctls were
 restored."""
 CHECK_SECONDS = 1.0
 RETRY_SECONDS = 600.0
-CHECK_SHARE = 0.05
-"""Share of a processor that the checks for remaining connections may use."""
+CHECK_SHARE = 0.05  # share of a processor that the checks for remaining connections may use
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _DUMP = 4, 20, 0x301
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _IPPROTO_MPTCP, _REQ_PROTOCOL = 262, 3

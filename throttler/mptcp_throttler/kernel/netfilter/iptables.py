@@ -39,8 +39,7 @@ from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX,
 
 _ATTEMPTS = 20
 _LOCK_SECONDS = 5.0
-_CHUNK = 100
-"""Requests sent before yielding to the event loop: about 2 ms."""
+_CHUNK = 100  # requests sent before yielding to the event loop: about 2 ms
 _SET_TYPE = "hash:ip,port,ip"
 _OUR_SET = re.compile(rf"{SET_PREFIX}-[46]-[0-9]{{1,5}}")
 """Any port, because the daemon that left a set may have had other ports. A foreign set may have the same prefix."""

@@ -30,12 +30,10 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable, nft_chain_name, nft_key
 from mptcp_throttler.shaping.model import NFT_TABLE, Ownership, Target
 
-_CHUNK = 250
-"""Entries per transaction."""
+_CHUNK = 250  # entries per transaction
 _SHORT = 2000
 """Shorter transactions, in characters, run in the event loop: they take 1-2 ms, less than the switch to a thread."""
-_ATTEMPTS = 3
-"""Reads of a map that changes during the read."""
+_ATTEMPTS = 3  # reads of a map that changes during the read
 _FOREIGN = Target(0, 0)
 _CLASS_CHAIN = re.compile(r"^class_([0-9a-f]+)_mark_([0-9a-f]+)$")
 _NFT = 10 << 8
@@ -70,8 +68,7 @@ class LibNftables:
         self._library.nft_ctx_new.restype = _Context
         self._library.nft_ctx_get_output_buffer.restype = ctypes.c_char_p
         self._library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
-        self._turn = threading.Lock()
-        """Held during a call: a context is not thread-safe."""
+        self._turn = threading.Lock()  # held during a call: a context is not thread-safe
         self._context = self._library.nft_ctx_new(0)
         self._library.nft_ctx_buffer_output(self._context)
         self._library.nft_ctx_buffer_error(self._context)
@@ -110,8 +107,7 @@ class NftablesNetfilter:
         self._nft = LibNftables()
         self._targets: dict[FourTuple, Target] = {}
         self._uses: Counter[Target] = Counter()
-        self._changes = 0
-        """Counts starts and ends of changes, so that a read can detect a change in between."""
+        self._changes = 0  # counts starts and ends of changes, so that a read can detect a change in between
         self._base: dict[str, tuple[bytes, ...]] = {}
         self._made: dict[Target, tuple[bytes, ...]] = {}
         """Rules of the class chains as created; likewise ``_base`` for the base chains."""

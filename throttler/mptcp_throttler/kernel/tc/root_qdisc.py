@@ -30,8 +30,7 @@ RESTORABLE = frozenset(
 """Without red and netem: the kernel does not dump their probability and delay tables."""
 _CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
 """Kinds whose classes must be created one by one; prio, mq and tbf create their own."""
-TCMSG = struct.Struct("=BxxxiIII")
-"""struct tcmsg: family, interface, handle, parent, info."""
+TCMSG = struct.Struct("=BxxxiIII")  # struct tcmsg: family, interface, handle, parent, info
 
 
 class Saved(NamedTuple):

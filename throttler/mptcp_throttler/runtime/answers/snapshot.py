@@ -35,11 +35,9 @@ log = logging.getLogger(__name__)
 class Snapshot:
     """The parts of the daemon; none of them changes while an answer is made."""
 
-    now: float
-    """Seconds since the epoch."""
+    now: float  # seconds since the epoch
     started: float
-    policy_since: float
-    """When the policy in force was taken, in monotonic seconds like *started*."""
+    policy_since: float  # when the policy in force was taken, in monotonic seconds like *started*
     pid: int
     engine: Engine
     budgets: Budgets

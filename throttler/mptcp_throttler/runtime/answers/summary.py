@@ -30,8 +30,7 @@ from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_w
 
 log = logging.getLogger(__name__)
 
-MAX_CLASSES: Final = 256
-"""Maximum number of listed classes. A policy with caps per client may have more."""
+MAX_CLASSES: Final = 256  # Maximum number of listed classes. A policy with caps per client may have more.
 MAX_BUDGETS: Final = 100
 """Maximum number of listed accounts. If the policy has more budgets than this, one account of each is listed."""
 MAX_TUNNEL_PATHS: Final = 1000
@@ -220,8 +219,7 @@ class _ClientUse:
         self.addresses = {address}
         self.connections = self.subflows = self.capped = 0
         self.sent = self.received = self.sent_rate = self.received_rate = 0
-        self.budgets: list[answers.AccountAnswer] = []
-        """The client's accounts, the fullest first."""
+        self.budgets: list[answers.AccountAnswer] = []  # the client's accounts, the fullest first
 
     def take(self, connection: Connection, snapshot: Snapshot) -> None:
         traffic = snapshot.engine.traffic

@@ -37,23 +37,18 @@ from mptcp_throttler.shaping.onset.rate_transition import (
 from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level, turn_seconds
 from mptcp_throttler.shaping.plan import MAX_MOVED, Planner
 
-STEP_SECONDS = 0.02
-"""Seconds between two samples of a subflow in transition."""
-SETTLED_SHARE = 0.05
-"""Relative change of the level below which the pacing rate is not updated."""
-MAX_UNSAMPLED_SECONDS = 3.0
-"""If a subflow has no sample for this long, its cap begins without a transition."""
+STEP_SECONDS = 0.02  # seconds between two samples of a subflow in transition
+SETTLED_SHARE = 0.05  # relative change of the level below which the pacing rate is not updated
+MAX_UNSAMPLED_SECONDS = 3.0  # if a subflow has no sample for this long, its cap begins without a transition
 SHORT_SECONDS = 3.0
 """How long almost no unsent data may wait on a subflow that began under its cap. A longer download needs more unsent
 data: the scheduler ignores the other paths while this one would be free sooner. Then little data waits on those too,
 and a path with a longer RTT may run out of data."""
-OVERHEAD_BYTES = 400
-"""Bytes of IP packets without data at the begin and end of a subflow. These packets pass no class."""
+OVERHEAD_BYTES = 400  # Bytes of IP packets without data at the begin and end of a subflow. These packets pass no class.
 FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
 """Seconds until a released socket is checked first, and between later checks. 10,000 idle sockets cost 0.5 % of a
 processor."""
-SLICE = 128
-"""Sockets processed at a time: less than 1 ms."""
+SLICE = 128  # sockets processed at a time: less than 1 ms
 
 
 @dataclass(slots=True)
@@ -61,10 +56,8 @@ class SocketChanges:
     """Limits to set on sockets, by cookie."""
 
     wanted: dict[int, SocketLimit] = field(default_factory=dict)
-    forgotten: list[int] = field(default_factory=list)
-    """Sockets that need no limit any longer."""
-    planned: bool = False
-    """Whether the plan changed."""
+    forgotten: list[int] = field(default_factory=list)  # sockets that need no limit any longer
+    planned: bool = False  # whether the plan changed
     at_once: bool = False
     """Whether some limits must be in force before their sockets send again, because these begin or stop to rest."""
 
@@ -82,11 +75,9 @@ class State(enum.Enum):
 class _Socket:
     state: State
     since: float
-    cookie: int = 0
-    """Cookie of the socket; 0 until the first sample."""
+    cookie: int = 0  # cookie of the socket; 0 until the first sample
     limit: SocketLimit = NO_LIMIT
-    rests: bool = False
-    """Whether the pacing rate is 0 instead of the rate in ``limit``."""
+    rests: bool = False  # whether the pacing rate is 0 instead of the rate in ``limit``
     limited: bool = False
     """Whether a sample showed a pacing limit. If none did, only further acknowledged bytes prove that the kernel has
     lifted the limits."""
@@ -115,8 +106,7 @@ class DownloadOnsets:
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._sockets: dict[FourTuple, _Socket] = {}
-        self._urgent: dict[FourTuple, None] = {}
-        """Subflows that are pending or in transition."""
+        self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
         self._first_looks: dict[FourTuple, float] = {}
         """Releasing subflows and the time of their first check, earliest first. ``_later_looks`` has those that are
         checked again, in the same form."""

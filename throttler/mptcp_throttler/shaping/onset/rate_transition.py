@@ -49,10 +49,8 @@ UNSENT_GROWTH_RATE = 5_000_000
 RAMP_SECONDS = 0.6
 MAX_DRAIN_SECONDS = 0.3
 """Maximum length of the drain. A cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip."""
-DRAINED = 1.1
-"""The ramp begins when the unsent data are at most this multiple of the bound."""
-ASSIGNMENT_BYTES = 65_536
-"""One assignment of the scheduler (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)."""
+DRAINED = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound
+ASSIGNMENT_BYTES = 65_536  # one assignment of the scheduler (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)
 SETTLE_ASSIGNMENTS = 4
 MAX_SETTLE_SECONDS = 3.0
 MIN_UNSENT_BYTES = 2 * 1448
@@ -64,8 +62,7 @@ MAX_DEBT_SECONDS = 4.0
 users' bytes."""
 FORGOTTEN_SECONDS = 10.0
 PAUSE_SECONDS = 10.0
-MARGIN = 1.5
-"""Factor on the computed bytes of one transition, because its rates are estimates and samples come late."""
+MARGIN = 1.5  # factor on the computed bytes of one transition, because its rates are estimates and samples come late
 
 
 class Phase(enum.Enum):
@@ -131,8 +128,7 @@ class OvershootCompensation:
     """The compensation of all caps of one planner."""
 
     def __init__(self) -> None:
-        self._compensating: dict[LiveCap, None] = {}
-        """Caps with a debt, including caps whose class is not lowered yet."""
+        self._compensating: dict[LiveCap, None] = {}  # caps with a debt, including caps whose class is not lowered yet
 
     def charge(self, cap: LiveCap, octets: float, now: float) -> None:
         """Charge bytes to a cap."""

@@ -22,16 +22,13 @@ from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.shaping.cap import Level
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 
-SHARE_SECONDS = 0.5
-"""Seconds between two samples of the subflows under a shared cap."""
-COUNT_SECONDS = 0.25
-"""Minimum interval over which the rate of a subflow is counted."""
+SHARE_SECONDS = 0.5  # seconds between two samples of the subflows under a shared cap
+COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is counted
 SILENT_SECONDS = 0.5
 """A subflow loses its part if no byte is delivered for this long. As it is sampled every 0.5 s, it loses its part
 within 1 s."""
 SILENT_ROUND_TRIPS = 2
-SILENT_TURNS = 2
-"""The same time in round trips and in turns of the cap (``turn_seconds``), if these are longer."""
+SILENT_TURNS = 2  # the same time in round trips and in turns of the cap (``turn_seconds``), if these are longer
 HEADROOM = 1.1
 """Factor on the level: a subflow below its level may want more at any moment, and HTB enforces the cap anyway."""
 
@@ -40,12 +37,9 @@ LOW_RATE = 5_000_000
 BESIDE_RATE = 96_000_000
 """Bits/s that the other paths can send, thanks to the buffer, while one assignment leaves. The value is high because
 the kernel also counts overhead: with another path of 30 Mbit/s, 64 Mbit/s were not always enough."""
-MAX_BYTES = 4 << 20
-"""Maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)."""
-STEP = 0.75
-"""A buffer is not enlarged if it has at least this share of the needed size."""
-MAX_SOCKETS = 128
-"""Maximum number of sockets with a larger buffer: 512 MB if all are full."""
+MAX_BYTES = 4 << 20  # maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)
+STEP = 0.75  # a buffer is not enlarged if it has at least this share of the needed size
+MAX_SOCKETS = 128  # maximum number of sockets with a larger buffer: 512 MB if all are full
 MAX_IDLE_SOCKETS = MAX_SOCKETS // 2
 """A socket without waiting data gets a larger buffer only while fewer sockets than this have one. So thousands of
 nearly idle connections leave buffers for downloads."""
@@ -78,10 +72,8 @@ def is_due(last: Level | None, users: int, now: float) -> bool:
 class Demand:
     """The demand of one subflow on a shared cap, from samples of its socket."""
 
-    rate: int | None = 0
-    """Bits/s that the subflow takes; None while it is backlogged and makes progress."""
-    waits: bool = False
-    """Whether the subflow has data that has not arrived yet."""
+    rate: int | None = 0  # bits/s that the subflow takes; None while it is backlogged and makes progress
+    waits: bool = False  # whether the subflow has data that has not arrived yet
     acked: int = 0
     counted: float | None = None
     delivered: int = 0

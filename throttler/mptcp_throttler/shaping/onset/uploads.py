@@ -26,28 +26,23 @@ from mptcp_throttler.shaping.model import GENTLE_FALL
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.plan import Planner
 
-MEASURE_SECONDS = 0.1
-"""Time over which the initial rate of a ramp is measured."""
+MEASURE_SECONDS = 0.1  # time over which the initial rate of a ramp is measured
 STEP_SECONDS = 0.05
-FALL = 0.8
-"""Fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value."""
+FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value
 FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS = 0.45
 LAG_BYTES = 1_500_000
 """The same limit in bytes, which applies if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB
 send buffer per subflow, minus overhead); the rest of this waits on the subflow or is in flight."""
-STEADY_LAG = 0.25
-"""A lag up to this share of its limit does not slow the fall."""
+STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
 """Maximum length of a ramp; then the cap is in force in any case. The lag counts less and less: even if it is at its
 limit all the time, the rate falls to 1/55."""
 MAX_BASE_LAG_SECONDS = 0.3
 """Maximum part of the initial lag that is ignored, because it may be a difference between the delays of the paths."""
-MAX_STEP_SECONDS = 0.2
-"""Longer pauses between two steps of a ramp count as this."""
+MAX_STEP_SECONDS = 0.2  # longer pauses between two steps of a ramp count as this
 SLICE = 128
-MAX_UNSAMPLED_SECONDS = 3.0
-"""If the rate of a subflow was not measured after this time, its cap begins at once."""
+MAX_UNSAMPLED_SECONDS = 3.0  # if the rate of a subflow was not measured after this time, its cap begins at once
 _SEQUENCES = 1 << 64
 
 
@@ -64,15 +59,12 @@ class _Ramp:
     siblings: Collection[FourTuple] = ()
     rate: float = 0.0
     stepped: float = 0.0
-    base_lag: float | None = None
-    """Lag at the first sample, seconds."""
-    lag: float = 0.0
-    """Lag in excess of ``base_lag``, seconds."""
+    base_lag: float | None = None  # lag at the first sample, seconds
+    lag: float = 0.0  # lag in excess of ``base_lag``, seconds
     others: dict[FourTuple, int] = field(default_factory=dict)
     """Bytes received on each other subflow of the connection (sibling), as of ``sampled``."""
     sampled: float = 0.0
-    others_rate: float = 0.0
-    """Highest total rate of the siblings between two samples."""
+    others_rate: float = 0.0  # highest total rate of the siblings between two samples
 
     def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
         self.falls, self.start, self.rate, self.siblings = True, start, start, siblings
