@@ -174,7 +174,7 @@ def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], 
 def kernel_problems(
     settings: Settings, policy: Policy, results: Mapping[str, str | None], refusal: str = ""
 ) -> Iterator[Problem]:
-    """Yield the needed features that the kernel lacks, by the results of ``kernel.feature_probe``, or a note of its
+    """Yield the needed features that the kernel lacks, by *results* of ``kernel.feature_probe``, or a note of its
     *refusal*."""
     if refusal:
         yield settings.problem("", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)

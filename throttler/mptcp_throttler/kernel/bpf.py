@@ -62,8 +62,7 @@ log = logging.getLogger(__name__)
 
 PROGRAMS = Path(__file__).parent / "sockets/programs"
 LIMITS, BIRTHS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
-"""The first program (and its map), the map of initial options, the iterator, and the program of counters (and its
-map)."""
+"""The program of limits and its map, the map of initial options, the iterator, the program of counters and its map."""
 MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
 MIN_SEND_BUFFER = 1 << 20

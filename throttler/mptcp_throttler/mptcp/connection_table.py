@@ -182,11 +182,9 @@ class ConnectionTable:
         self.connections: dict[int, ConnectionRecord] = {}
         self.lingering = IdleConnections()
         self.ended: TimedTable[FourTuple | int, float] = TimedTable(limits.max_remembered)
-        """When recent subflows (by four-tuple) and connections (by token) ended, because an older dump may still list
-        them."""
+        """When recent subflows (by four-tuple) and connections (by token) ended: an older dump may still list them."""
         self.turned_away: TimedTable[int, None] = TimedTable(limits.max_remembered)
-        """Tokens of connections that were refused because of their client's share. A late join to one is refused,
-        too."""
+        """Tokens of connections refused because of their client's share. A late join to one is refused, too."""
         self.dumps = 0  # number of socket dumps begun
         self.dump_began: float | None = None
         self.dumps_wanted = self.dumps_served = 0

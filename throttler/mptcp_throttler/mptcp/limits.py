@@ -47,8 +47,7 @@ class TrackerCounters:
     segments: int = 0
     ignored: int = 0  # segments that belong to no handshake and no tracked subflow
     misdirected: int = 0
-    """Segments that came in with the proxy's source address, or went out with a client's. They are forged, or do not
-    belong to the proxy."""
+    """Segments that came in with the proxy's source address, or went out with a client's: forged or foreign."""
     malformed: int = 0
     fallbacks: int = 0  # connections that requested MPTCP and got plain TCP
     version_0: int = 0  # SYNs for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP. They are not tracked.

@@ -115,8 +115,7 @@ class Connection:
     subflows: tuple[Subflow, ...]
     since: float
     seen_from_start: bool = False
-    """Whether the kernel reported the creation. If so, ``since`` is the begin of the connection; otherwise it is
-    older."""
+    """Whether the kernel reported the creation, at ``since``; otherwise the connection is older."""
 
     @property
     def is_tunnel(self) -> bool:
@@ -198,8 +197,7 @@ class KernelSubflow(NamedTuple):
     made_backup: bool = False
     """Whether this host made the subflow backup, independently of the client's request (MP_PRIO, RFC 8684, 3.3.8)."""
     data_sequence: int = 0
-    """64-bit data sequence number at the begin of the last mapping (RFC 8684, 3.3.1) that the subflow received in
-    order."""
+    """64-bit data sequence number where the last mapping begins (RFC 8684, 3.3.1) that was received in order."""
 
     @property
     def is_of_tunnel(self) -> bool:
@@ -221,8 +219,7 @@ class ClosedSocket(NamedTuple):
 
 
 class SocketDetails(NamedTuple):
-    """Further values of one subflow's socket, for display, in segments and microseconds. No decision uses them, so
-    samples omit them."""
+    """Further values of one subflow's socket, in segments and microseconds, for display only: samples omit them."""
 
     rtt_variance: int
     retransmits: int  # segments sent again since the subflow began
@@ -242,11 +239,10 @@ class EventKind(enum.Enum):
     SUBFLOW_CHANGED = "subflow-changed"
     SUBFLOW_CLOSED = "subflow-closed"
     SUBFLOW_EXCESS = "subflow-excess"
-    """The kernel has a subflow whose connection already has the tracked maximum. It would have no cap, so it must be
+    """The kernel has a subflow beyond the tracked maximum of its connection. It would have no cap: it must be
     closed."""
     CONNECTION_EXCESS = "connection-excess"
-    """The subflow's connection exceeds its client's share. It is not tracked and would have no cap, so it must be
-    closed."""
+    """The subflow's connection exceeds its client's share. Untracked, it would have no cap: it must be closed."""
     JOIN_REFUSED = "join-refused"
     DISAGREEMENT = "disagreement"  # two kernel records contradict each other; the tracker took the later one
 

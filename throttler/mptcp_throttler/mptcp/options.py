@@ -293,8 +293,7 @@ def _dss(option: bytes, length: int) -> MptcpOption | None:
 
 
 def _add_addr(option: bytes, length: int) -> MptcpOption | None:
-    """Version 0 has the IP version in the low bits of octet 2; version 1 has zeros and bit E there, and an HMAC unless
-    E is set."""
+    """Octet 2 has, in its low bits, the IP version in version 0, bit E in version 1, which adds an HMAC without E."""
     bits = option[2] & 15
     size = length - 4 - (8 if bits == 0 else 0)
     octets, port_octets = size & ~2, size & 2

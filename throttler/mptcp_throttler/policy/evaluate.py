@@ -109,8 +109,8 @@ class Tried(NamedTuple):
     matched: bool
     failed: str | None  # The first unmet condition, in words. For a rule that decided: why its cap is lifted.
     until: float | None = None
-    """When the rule's hours next change this, seconds since the epoch; None if never, or if the first unmet condition
-    is not the hours."""
+    """When the rule's hours next change this, seconds since the epoch; None if never, or if another condition is unmet
+    first."""
     since: float | None = None  # when the rule's hours last caused this; None as for ``until``
 
 

@@ -58,8 +58,8 @@ class Verdict:
     steer: Rule | None = None
     steer_path: str | None = None  # the path of ``steer`` that the subflow is on
     beside: Cap | None = None
-    """The looser of two caps, one of which is a budget's. Unless it is guarded too, it holds while the cap of ``rule``
-    is relaxed."""
+    """The looser of two caps, one of them a budget's. Unless guarded too, it holds while the cap of ``rule`` is
+    relaxed."""
     rests: bool = False  # whether the scheduler must leave the subflow out while the other subflows do well
 
 

@@ -136,8 +136,8 @@ class Uploads(Component, Consumer):
     roll_back = commit
 
     async def remove_what_was_left(self) -> bool:
-        """Remove the device and table that a killed daemon left, if the policy does not need them; return whether this
-        host can shape uploads."""
+        """Remove device and table of a killed daemon if the policy needs none; return whether this host can have
+        them."""
         if self.in_force or self._kernel.upload_missing() is not None:
             return False
         await self._opened()

@@ -40,8 +40,7 @@ class ChangeCounters:
 
 
 class RepairBackoff:
-    """Computes how long to wait before a changed object is compared. It reads no clock: times are arguments, in
-    seconds."""
+    """Computes how long to wait before a changed object is compared. Times are arguments, in seconds."""
 
     def __init__(self, longest: float) -> None:
         self._longest = longest

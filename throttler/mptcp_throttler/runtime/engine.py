@@ -141,8 +141,7 @@ class Engine:
         await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
 
     async def follow_grants(self, tokens: Collection[int]) -> None:
-        """Apply the grants that are in force now to the connections of *tokens* and to the birth settings of new
-        ones."""
+        """Apply the grants in force to the connections of *tokens* and to the birth settings of new ones."""
         await self._set_births()
         self.decisions.decide(tokens)
 

@@ -35,9 +35,8 @@ MAX_YOUNG = 5_000
 """Number of new objects since the last collection that triggers the next one. It takes one or two milliseconds."""
 SWITCH_SECONDS = 0.001  # how long a worker thread may hold the interpreter while the event loop waits to run
 LARGE_BYTES = 256 * 1024
-"""The C library maps objects of at least this size separately (``mmap``). This is twice its initial threshold, because
-libnftables allocates ten tables of 132 KiB per transaction, and took twice as long when these were mapped
-separately."""
+"""The C library maps objects of at least this size separately (``mmap``). This is twice its initial threshold:
+libnftables allocates ten tables of 132 KiB per transaction, and took twice as long when they were mapped separately."""
 _M_MMAP_THRESHOLD = -3
 _TURNS = 3
 _making_cycles = set[object]()  # one mark per active :func:`cycles` context
@@ -92,8 +91,7 @@ def set_aside() -> None:
 
 @asynccontextmanager
 async def cycles() -> AsyncIterator[None]:
-    """Suspend setting aside while the context is active: its work leaves cycles behind, which the next collection must
-    find."""
+    """Suspend setting aside while the context is active: its work leaves cycles for the next collection."""
     mark = object()
     _making_cycles.add(mark)
     try:

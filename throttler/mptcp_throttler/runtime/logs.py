@@ -53,8 +53,7 @@ def about(
     rule: str | tuple[str, ...] | None = None,
     path: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` of a line about a *connection* or a *client*; after the connection ended, about its *token*
-    and *subflow*."""
+    """Return the ``extra`` of a line about a *connection* or *client*; about *token* and *subflow* if it has ended."""
     address = b"" if subflow is None else subflow.remote
     client = client or address_text(address if connection is None else connection.client)
     token = token if connection is None else connection.token

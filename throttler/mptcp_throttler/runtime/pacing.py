@@ -40,8 +40,7 @@ WAKE_SECONDS, WAKE_PART = 0.02, 20
 
 
 class SocketLimiter(Component, Consumer):
-    """Sets one planner's soft caps on sockets of this host. If the kernel cannot pace sockets, it does nothing, and
-    caps begin at once."""
+    """Sets one planner's soft caps on sockets of this host. If the kernel cannot pace sockets, caps begin at once."""
 
     by_request = True
     interval, period = STEP_SECONDS, SHARE_SECONDS

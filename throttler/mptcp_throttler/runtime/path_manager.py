@@ -61,7 +61,7 @@ class UserspacePathManager(Component):
                 await self._hold()
 
     async def commit(self, policy: Policy) -> None:
-        """Restore the sysctls if the policy in force does not need them, or a killed predecessor left them set. Raises
+        """Restore the sysctls, perhaps a killed predecessor's, if the policy in force needs none. Raises
         KernelError."""
         async with self._lock:
             self.in_force = needs_user_space(policy)
@@ -96,8 +96,7 @@ class UserspacePathManager(Component):
                 self.repairs += len(problems)
 
     async def close(self) -> None:
-        """Put the sysctls back, after all flags were released. The keeper ends with the last connection that needs it.
-        Raises KernelError."""
+        """Put the sysctls back. The keeper ends with the last connection that needs it. Raises KernelError."""
         if self._commands is not None:
             self._commands.close()
             self._commands = None

@@ -63,8 +63,7 @@ class Reconciler:
         self._closed = False
         """Whether all objects were removed: a task that waited for the lock must not make them again."""
         self._refused = False
-        """Whether the kernel refused a change. Then only :meth:`run` makes further changes, after it has read back the
-        actual state."""
+        """Whether the kernel refused a change. Then only :meth:`run` makes more, after it has read back the state."""
         self._in_hand: set[int | FourTuple] = set()  # classes and entries that are being changed right now
         self._changed: set[int | FourTuple] | None = None
         """Classes and entries changed since the current comparison began to read; None if none is running."""
@@ -115,8 +114,8 @@ class Reconciler:
                 self._wake.set()
 
     async def apply(self) -> None:
-        """Make all pending changes, unless closed. Raises KernelError with the first refusal, after the other changes
-        were made."""
+        """Make all pending changes, unless closed. Raises KernelError, the first refusal, after the others were
+        made."""
         async with self._lock:
             while not (self._closed or self._settled):
                 await self._apply_once()
@@ -235,8 +234,7 @@ class Reconciler:
             self._in_hand = set()
 
     async def _differences(self) -> dict[str, int]:
-        """Return the differences: a description, and the number of objects, 0 for entries and classes, which
-        :meth:`verify` counts."""
+        """Return each difference and its number of objects; 0 for entries and classes, which :meth:`verify` counts."""
         changed = self._changed = set(self._in_hand)
         try:
             wrong, classes = await self._tc.read()
@@ -262,8 +260,8 @@ class Reconciler:
         self.planner.adopt(classes, await self._netfilter.read_entries())
 
     async def _start_over(self) -> KernelError | None:
-        """Prepare again after a refusal, because objects that the changes depend on may be gone. Return the error if
-        that is refused as well."""
+        """Prepare again after a refusal, because objects that changes depend on may be gone; return the error, if
+        any."""
         async with self._lock:
             if not self._closed:
                 try:

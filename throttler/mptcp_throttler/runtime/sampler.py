@@ -31,8 +31,7 @@ LOOKUP_CHUNK = 64
 CHECKED = 1024  # number of subflows that are checked against the samples between two yields: about 0.3 ms
 LOOKUP_COST = 2.0  # cost of looking up one socket, as a multiple of the cost of one socket in a sweep
 SWEEP_COST = 300
-"""Fixed cost of a sweep, expressed as a number of sockets: the kernel walks its whole hash table, which takes 1.4
-ms."""
+"""Fixed cost of a sweep, as a number of sockets: the kernel walks its whole hash table, which takes 1.4 ms."""
 MAX_UNITED = 4000
 """If all consumers together watch at most this many subflows, duplicates are removed before they are counted."""
 IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
@@ -65,8 +64,7 @@ class Sampler:
         tracked: Callable[[], int],
         take: Callable[[Outcome], None],
     ) -> None:
-        """*tracked* returns the expected number of sockets of a sweep; *take* is called with each outcome of a
-        stage."""
+        """*tracked* returns the expected number of sockets of a sweep; *take* gets each outcome of a stage."""
         self.latest: dict[FourTuple, KernelSubflow] = {}
         """Samples of the last sweep. While another sweep runs, some of them are already newer."""
         self.latest_time = float("-inf")  # when the last sweep ended, monotonic seconds

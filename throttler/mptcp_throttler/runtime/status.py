@@ -38,12 +38,9 @@ AGAIN_SECONDS = 1.0  # pause after a failed accept
 MAX_ANSWERS = 4  # maximum number of children at a time; further clients wait
 PIECE_BYTES = 1 << 16
 SILENT_SECONDS = 2.0
-"""How long to wait for the first byte of a request; after that the request counts as empty. A client on a busy host may
-need some time."""
+"""Wait for the first byte of a request, by a client on a busy host; after that the request counts as empty."""
 LINE_SECONDS = 5.0  # maximum pause of a client within its line
-NICE = -10
-"""Priority of a child: below the daemon's, above the proxy's. With 10,000 connections the whole status takes 0.16 s of
-processing."""
+NICE = -10  # Priority of a child: below the daemon's, above the proxy's. The status of 10,000 connections takes 0.16 s.
 _STDERR = 2
 
 

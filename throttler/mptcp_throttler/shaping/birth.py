@@ -134,6 +134,5 @@ class _Decided:
         self._of = Prefixes((network, places[path.name]) for path in deciding for network in path.clients or ())
 
     def before(self, network: Network, place: int) -> bool:
-        """Tell whether a rule above *place* decides on all of *network*. Smaller networks have settings of their
-        own."""
+        """Tell whether a rule above *place* decides on all of *network*; smaller ones have their own settings."""
         return self._of_all < place or any(each < place for each in self._of.around(network))

@@ -15,8 +15,8 @@ from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, cl
 MIN_RATE = 8_000
 """Minimum rate, bits/s, of a class that compensates an overshoot. It is the minimum that a policy accepts."""
 PATHS_SHARE = 128
-"""One of this many numbers is reserved for path caps. So a reload from a policy with client caps, which may use all
-other numbers, succeeds."""
+"""One of this many numbers is reserved for path caps. So a reload from a policy whose client caps use all others
+succeeds."""
 
 
 class PlanError(Exception):
@@ -40,8 +40,7 @@ class Member:
     token: int | None = None  # token of the connection; None after the subflow has ended
     cap: LiveCap | None = None  # the subflow's cap, also while the onset is pending
     held_by: LiveCap | None = None
-    """Another cap, to whose class the entry still points until the onset is complete or the ended subflow has
-    drained."""
+    """Another cap, to whose class the entry points until the onset is complete or the ended subflow has drained."""
     in_class: bool = False
     """Whether the socket was accepted into the class of its cap. Then its first segments go there without an entry."""
     young: bool = False  # whether it got its cap when young, without a transition, and has not been sampled since

@@ -108,8 +108,7 @@ class SocketLimit:
     not_sent: int | None = None
     """TCP_NOTSENT_LOWAT, bytes: the scheduler assigns nothing more while more than this is unsent."""
     send_buffer: int | None = None
-    """Minimum size of the send buffer, bytes. Setting it is permanent: the kernel no longer adapts the buffer to the
-    window."""
+    """Minimum send buffer, bytes. Setting it is permanent: the kernel no longer adapts the buffer to the window."""
 
 
 NO_LIMIT = SocketLimit()
@@ -170,8 +169,7 @@ MAX_ENTRIES = 131_072  # maximum number of entries of an ipset, and so of subflo
 
 class DeltaTracker(Generic[K, V]):
     """Desired and actual state of one kind of kernel object, and their difference. Each change updates the difference
-    in O(1), as in Calico's delta tracker. *same* compares an actual and a desired value, because the kernel rounds
-    some."""
+    in O(1), as in Calico's delta tracker. *same* compares an actual with a desired value: the kernel rounds some."""
 
     def __init__(self, same: Callable[[V, V], bool] = operator.eq) -> None:
         self.desired: dict[K, V] = {}

@@ -30,14 +30,11 @@ IDLE_SECONDS = 60.0
 CONNECTION_IDLE_SECONDS = 2.0
 """Idle time of the class of a connection's cap. It is shorter, because the token of a connection does not come back."""
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""The target of a subflow that began in the class of a cap and lost the cap. Without this entry, its socket would still
-send to that class."""
+"""Target of a subflow that lost the cap in whose class it began: without this entry, it would still send there."""
 DRAIN_SECONDS = 10.0
-"""Minimum life of an ended subflow's entry. If sockets can be queried, the entry stays while the socket has data
-left."""
+"""Minimum life of an ended subflow's entry. Where sockets can be queried, it stays while the socket has data."""
 MAX_DRAINING = 16_384
-"""Maximum number of draining entries; the oldest is dropped first. Without this limit, 10,000 connections/s would keep
-100,000 entries."""
+"""Maximum number of draining entries, the oldest goes first: 10,000 connections/s would keep 100,000 entries."""
 MAX_MOVED = 1024
 DRAIN_SLICE = 2048  # maximum number of draining entries dropped per call: this takes about 4 ms
 
@@ -67,8 +64,8 @@ class Planner:
         self.soft_caps = False  # whether an object that runs soft onsets is attached
         self.birth_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
         self.births_rest = False
-        """Whether some joins rest from their acceptance on, or did so since the start. If so, joins without a cap must
-        be woken."""
+        """Whether some joins rest, or did since the start, from their acceptance on: those without a cap must be
+        woken."""
         self.told: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
         """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
@@ -250,8 +247,7 @@ class Planner:
         return bool(changed)
 
     def lower(self, cap: LiveCap, share: float | None) -> bool:
-        """Lower a class to *share* of its rate to compensate an overshoot; None restores the rate. Return whether the
-        class exists."""
+        """Lower a class to *share* of its rate, for an overshoot; None restores it. Return whether the class exists."""
         cap.lowered, cap.level = share, None
         if self.caps.get(cap.scope) is not cap:
             return False
@@ -265,8 +261,7 @@ class Planner:
         return list(takewhile(self._is_overdue, islice(self._draining, limit)))
 
     def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
-        """Keep the entry of an overdue subflow if its socket is *busy*, otherwise drop it. Return whether it was
-        dropped."""
+        """Keep the entry of an overdue subflow whose socket is *busy*, otherwise drop it; return whether it did."""
         if four_tuple not in self._draining or not self._is_overdue(four_tuple):
             return False
         if busy:

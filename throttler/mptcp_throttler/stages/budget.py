@@ -279,13 +279,12 @@ class BudgetStage(Stage):
         self._subflows: dict[int, tuple[FourTuple, ...]] = {}
         """For each connection, its subflows with verdicts, metered or not."""
         self._metering_since = -math.inf
-        """When a policy without budgets was last replaced, monotonic seconds. Shortly before this time nothing was
-        metered."""
+        """When a policy without budgets was last replaced, monotonic seconds. Before, nothing was metered."""
         self._urgent: tuple[FourTuple, ...] = ()
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
-        """Begin the periods that include *now*, seconds since the epoch; forget old sockets; return the connections to
-        decide anew."""
+        """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide
+        anew."""
         self.sockets.forget_old(monotonic)
         self.accounts.begin_periods(now)
         return self.accounts.take_stale()

@@ -33,8 +33,8 @@ class OpenAccount:
     tokens: set[int] = field(default_factory=set)  # connections whose verdicts depend on this account
     step: BudgetStep | None = None
     percent: int = 0
-    """The last announced percentage of the first step that was used. It is 0 below the first announced percentage, and
-    after a step is reached."""
+    """The last announced percentage of the first step that was used. It is 0 below the first, and once a step is
+    reached."""
     turn: float = math.inf  # used bytes at which the verdicts change next
     sentence: str = ""
 
@@ -67,8 +67,7 @@ class Accounts:
         self._open: dict[tuple[str, bytes], OpenAccount] = {}
         """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
-        """Used bytes by account, also of accounts not yet in use. Previous periods are included, because the clock may
-        be set back."""
+        """Used bytes by account, also of those not yet in use and of previous periods: the clock may be set back."""
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
         self._basis: dict[int, tuple[OpenAccount, ...]] = {}  # accounts that the verdicts of each connection depend on
         self._stale: set[int] = set()

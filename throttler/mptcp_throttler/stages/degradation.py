@@ -55,14 +55,12 @@ MAX_TOTAL = 0.8
 """Fraction of the baseline. A connection whose subflows together get at least this much is not degraded."""
 GRACE = 2.5  # seconds that senders get to use freed capacity; see the module
 LACKS_MORE, LACKS_LESS = 1.1, 0.7
-"""If the lacking rate is outside these multiples of the current allowance of the capped paths, the allowance is set
-anew."""
+"""The allowance of the capped paths is set anew if the lacking rate is outside these multiples of it."""
 TRIAL = 5.0  # Seconds. If a degradation begins this soon after the caps came back, the next pause doubles.
 MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many samples in a row without demand
 
 FULL = 0.85
-"""A cap counts as full if the payload takes at least this fraction of it. The cap also counts headers, up to 8 % with
-small packets."""
+"""A cap counts as full if the payload takes this fraction of it: headers count, too, up to 8 % with small packets."""
 FAIR = 0.5
 """Under a full shared cap, a subflow counts as wanting more if it has at least this fraction of an equal share."""
 OWED_SECONDS = 0.05
@@ -72,13 +70,11 @@ OWED_BYTES = 2 * ASSIGNMENT_BYTES
 """Minimum number of missing bytes that count as owed. The known data sequence number of a subflow is imprecise: it is
 the start of a piece of up to 64 KB."""
 LASTING_SECONDS, PROVEN_SECONDS = 1.0, 5.0
-"""How long owed data count as demand, and how long as proof. While owed data fill its send buffer, a client sends
-little."""
+"""How long owed data count as demand, and as proof. While they fill its send buffer, a client sends little."""
 LAPSE_SECONDS = 0.3  # a cap that is not full for at most this long still counts as full: the client does not want less
 SILENT_SECONDS, SILENT_PIECES = 2.0, 3
 """If nothing arrives over the uncapped paths for these seconds, plus the time the cap takes to send this many pieces of
-the scheduler, while a cap is full, this proves a degradation. The scheduler may leave a healthy path unused for almost
-as long."""
+the scheduler, while a cap is full, this proves a degradation. A healthy path may be unused for almost as long."""
 
 
 @dataclass(slots=True)
@@ -182,8 +178,8 @@ class GuardedConnection:
         return bool((not flow.take(sample.read, delivered) and tcp.unacked) or tcp.not_sent)
 
     def wants(self, samples: Samples, present: int, waiting: int) -> bool:
-        """Return whether the connection wants more than it gets. *waiting*: number of the *present* uncapped subflows
-        that have data waiting."""
+        """Return whether the connection wants more than it gets: data wait on *waiting* of *present* uncapped
+        subflows."""
         return waiting >= present > 0
 
     def sample_of(self, there: KernelSubflow) -> Sample:
@@ -224,9 +220,7 @@ class GuardedUpload(GuardedConnection):
     known: float = -inf  # when the first of the uncapped subflows was read for the last sample
     _seen: list[FourTuple] = field(default_factory=list)
     _first: int = 0
-    _least: int = 0
-    """``_first``: data sequence number when ``_seen`` last changed. ``_least``: lowest number of missing bytes
-    since."""
+    _least: int = 0  # data sequence number when ``_seen`` last changed, and lowest number of missing bytes since
 
     def take_caps(self) -> None:
         before = {(flow.four_tuple, cap.scope): flow for flow, cap in self.caps}

@@ -35,8 +35,7 @@ HIGHEST_CAP: Final = 5_000_000
 """Bits/s. Under a higher cap no subflow rests: one piece leaves within 0.1 s, and the connection's buffers suffice for
 the others to send on meanwhile."""
 WAKE_WINDOWS: Final = 2
-"""A resting subflow wakes after this many consecutive windows in which the others have data to send but carry too
-little."""
+"""A resting subflow wakes after so many windows in a row in which the others have data but carry too little."""
 WINDOW: Final = 0.35  # minimum seconds over which rates are taken: two samples
 FLOWING: Final = 100_000  # Bits/s. A connection with a higher rate counts as a user of its caps.
 SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow, by its own rate
@@ -275,8 +274,7 @@ def _waits(subflow: KernelSubflow | None) -> bool:
 
 
 def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
-    """Return scope and rate of a cap that may make its subflow rest. It must be a soft cap, because only soft caps set
-    the pacing of sockets."""
+    """Return scope and rate of a cap that may make its subflow rest: a soft one, which sets the pacing of sockets."""
     throttle, scope = verdict.throttle, verdict.scope
     # A steered path never rests: as a reserve or for the overflow, it may carry little.
     if throttle is None or scope is None or verdict.steer is not None:

@@ -82,8 +82,7 @@ class BackupFlags:
             self.to_take_back.add(four_tuple)
 
     def begin(self, samples: Samples) -> None:
-        """Enforce ``UNDECIDED_SECONDS`` (the stage learns the time only from samples), and forget subflows without a
-        socket."""
+        """Enforce ``UNDECIDED_SECONDS`` (only samples tell the time), and forget subflows without a socket."""
         if samples.complete:
             there = samples.sockets.keys() | self._fresh
             for four_tuple in self._set.keys() - there:
@@ -122,8 +121,7 @@ class BackupFlags:
             self._fresh.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
-        """Note that the kernel refused *effect*. It is not tried again, neither on this subflow nor on others of the
-        connection."""
+        """Note that the kernel refused *effect*, which is not tried again on any subflow of the connection."""
         if effect.backup:
             self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
             self._fresh.add(effect.four_tuple)

@@ -25,8 +25,7 @@ MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000
 SURELY_FULL = 0.7  # a path is full if more than one piece has waited at every sample for this many seconds
 BUSY = 0.7  # fraction of the baseline from which on a path's rate is near its baseline
 LOST_AFTER, LOST_ROUND_TRIPS = 0.55, 3
-"""A path is lost if outstanding data do not arrive for this many seconds, or for this many round trips if these take
-longer."""
+"""A path is lost if outstanding data do not arrive for these seconds, or these round trips if they take longer."""
 BACK_AFTER = 0.5  # a lost path is back after this many seconds without outstanding data
 MEMORY = 60.0  # seconds in which a baseline falls to 1/e
 WAITING_SETTLES = 1.0  # seconds for which little or much data must have waited before this counts

@@ -79,8 +79,7 @@ def without_caps(verdicts: Verdicts) -> Verdicts:
 
 
 def _is_as_before(had: Verdict, verdict: Verdict) -> bool:
-    """Tell whether two verdicts have the same cap. Compare by identity first, because usually the objects are the
-    same."""
+    """Tell whether two verdicts have the same cap, by identity first: usually the objects are the same."""
     return (
         had.throttle is verdict.throttle
         and (had.scope is verdict.scope or had.scope == verdict.scope)

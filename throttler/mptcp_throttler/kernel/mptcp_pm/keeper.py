@@ -29,8 +29,7 @@ SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 READY, OK, HOLD, RELEASE, END = b"ready", b"ok", b"hold", b"release", b"end"
 START_SECONDS = 10.0  # time for the throttler that started the keeper to connect
 FIRST_CHECK_SECONDS = 0.1
-"""Delay of the first check. After it, every connection is visible whose handshake was in progress when the sysctls were
-restored."""
+"""Delay of the first check. By then, handshakes that were in progress when the sysctls were restored are visible."""
 CHECK_SECONDS = 1.0
 RETRY_SECONDS = 600.0
 CHECK_SHARE = 0.05  # share of a processor that the checks for remaining connections may use

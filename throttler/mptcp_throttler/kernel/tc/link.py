@@ -25,8 +25,7 @@ _IFF_UP = 1
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_LINK_NETNSID = 3, 5, 10, 18, 37
 _IFLA_INFO_KIND = 1
 _UNCHANGED = frozenset(["ipvlan", "ipvtap", "macvlan", "macvtap", "vlan"])
-"""Kinds whose packets also pass the interface below unchanged. Tunnels wrap packets, and the interface that a veth(4)
-names is its peer."""
+"""Kinds whose packets also pass the interface below unchanged. Tunnels wrap packets; a veth(4) names its peer."""
 _RTM_GETADDR = 22
 _IFADDRMSG = struct.Struct("=BBBBI")
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2

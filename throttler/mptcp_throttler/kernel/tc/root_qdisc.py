@@ -123,7 +123,7 @@ def _has_filters(link: Link, parent: int) -> bool:
 
 
 def _parents_first(objects: list[Saved]) -> list[Saved]:
-    """Order qdiscs and classes so that each comes after its parents. For a class they include the qdisc with its major
+    """Order qdiscs and classes so that each comes after its parents. A class also comes after the qdisc of its major
     number."""
     by_handle = {saved.handle: saved for saved in objects}
     parents = {}

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The answers to ``events``, which lists what happened, and ``explain``, which states why a subflow has a cap or
-none."""
+"""The answers to ``events``, what happened, and to ``explain``, why a subflow has a cap or none."""
 
 from __future__ import annotations
 

@@ -46,8 +46,7 @@ data: the scheduler ignores the other paths while this one would be free sooner.
 and a path with a longer RTT may run out of data."""
 OVERHEAD_BYTES = 400  # Bytes of IP packets without data at the begin and end of a subflow. These packets pass no class.
 FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0
-"""Seconds until a released socket is checked first, and between later checks. 10,000 idle sockets cost 0.5 % of a
-processor."""
+"""Seconds until the first check of a released socket, and between later ones. 10,000 cost 0.5 % of a processor."""
 SLICE = 128  # sockets processed at a time: less than 1 ms
 
 
@@ -79,12 +78,10 @@ class _Socket:
     limit: SocketLimit = NO_LIMIT
     rests: bool = False  # whether the pacing rate is 0 instead of the rate in ``limit``
     limited: bool = False
-    """Whether a sample showed a pacing limit. If none did, only further acknowledged bytes prove that the kernel has
-    lifted the limits."""
+    """Whether a sample showed a pacing limit. If none did, only further acknowledged bytes prove that it is lifted."""
     transition: RateTransition | None = None
     sent: int = 0
-    """Bytes sent at the last step of the transition. While releasing: bytes acknowledged at the first check, and -1
-    before that check."""
+    """Bytes sent at the last step of the transition; while releasing, acknowledged at the first check, -1 before it."""
     charged: bool = False
     """Whether the transition's bytes are charged to the cap, because the cap was already in force for other users."""
     demand: Demand = field(default_factory=Demand)
@@ -95,8 +92,7 @@ def _sent(sample: KernelSubflow) -> int:
 
 
 def _at_rest(limit: SocketLimit) -> SocketLimit:
-    """Return *limit* changed for a resting socket. The scheduler still assigns single segments until its average rate
-    has fallen to 0."""
+    """Return *limit* for a resting socket. The scheduler assigns single segments until its average has fallen to 0."""
     return replace(limit, rate=0, not_sent=1)
 
 
@@ -374,8 +370,7 @@ class DownloadOnsets:
         self._changes.planned |= self._planner.complete(four_tuple)
 
     def _release(self, four_tuple: FourTuple) -> None:
-        """Lift the limits of the subflow's socket. If only its birth settings may have to be lifted, it must be sampled
-        first."""
+        """Lift the limits of the subflow's socket. Where only birth settings may need that, it is sampled first."""
         known = self._sockets.get(four_tuple)
         self._short.pop(four_tuple, None)
         if known is not None and known.cookie:

@@ -43,8 +43,8 @@ from mptcp_throttler.shaping.model import GENTLE_FALL, SocketLimit
 UNSENT_SECONDS = 0.02
 UNSENT_GROWTH_SECONDS = 0.15
 """Growth of the bound on unsent data over the ramp, as time, if the target is at least ``UNSENT_GROWTH_RATE``, bits/s.
-For lower targets it is proportionally smaller: there, one assignment takes longer than the buffers let the other paths
-send on."""
+For lower targets it is proportionally smaller: one assignment then takes longer than the buffers last the other
+paths."""
 UNSENT_GROWTH_RATE = 5_000_000
 RAMP_SECONDS = 0.6
 MAX_DRAIN_SECONDS = 0.3
@@ -58,8 +58,7 @@ MIN_UNSENT_BYTES = 2 * 1448
 LOWERED_SHARE = 0.5
 MIN_DEBT_SECONDS = 0.05
 MAX_DEBT_SECONDS = 4.0
-"""Maximum debt, as time at the cap's rate. So no user is slowed down for more than twice this time because of other
-users' bytes."""
+"""Maximum debt, as time at the cap's rate: other users' bytes slow a user down for at most twice this time."""
 FORGOTTEN_SECONDS = 10.0
 PAUSE_SECONDS = 10.0
 MARGIN = 1.5  # factor on the computed bytes of one transition, because its rates are estimates and samples come late

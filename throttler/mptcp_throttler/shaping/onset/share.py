@@ -25,8 +25,7 @@ from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 SHARE_SECONDS = 0.5  # seconds between two samples of the subflows under a shared cap
 COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is counted
 SILENT_SECONDS = 0.5
-"""A subflow loses its part if no byte is delivered for this long. As it is sampled every 0.5 s, it loses its part
-within 1 s."""
+"""A subflow loses its part if no byte is delivered for this long; sampled every 0.5 s, it does within 1 s."""
 SILENT_ROUND_TRIPS = 2
 SILENT_TURNS = 2  # the same time in round trips and in turns of the cap (``turn_seconds``), if these are longer
 HEADROOM = 1.1

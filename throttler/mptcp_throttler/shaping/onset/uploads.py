@@ -50,9 +50,7 @@ _SEQUENCES = 1 << 64
 class _Ramp:
     """The ramp of one subflow: first the incoming rate is measured, then it falls to the cap. Rates in bits/s."""
 
-    began: float
-    """When the present phase began. The phases begin when the subflow gets the cap, at the first sample, and at the
-    fall."""
+    began: float  # when the present phase began: when the subflow got the cap, at the first sample, or at the fall
     received: int | None = None
     falls: bool = False
     start: int = 0
