@@ -157,11 +157,6 @@ def library_problems(
         yield _lacking(settings, "", lack, Severity.WARNING)
 
 
-def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Problem]:
-    """Yield the :func:`library_problems` of this host."""
-    return library_problems(settings, policy, needs.loads, os.uname().release, Path(needs.KERNEL_TYPES).exists())
-
-
 def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
     """Return the kernel features that *settings* and *policy* need, without nftables if its library is missing."""
     wanted = (*needs.OF_KERNEL, settings.netfilter, *(needs.FOR_UPLOADS if policy.acts_on_upload else ()))

@@ -153,10 +153,6 @@ class Throttle(Section):
             self.__dict__["ceil"] = self.rate
         return self
 
-    @property
-    def onset(self) -> Onset:
-        return self.landing
-
     def at(self, rate: int, **changes: Any) -> Throttle:
         """Return a copy with *rate* (bits/s) as rate and ceil, and with other *changes*."""
         return self.model_copy(update={"rate": rate, "ceil": rate, **changes})

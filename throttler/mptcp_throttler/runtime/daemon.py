@@ -29,13 +29,12 @@ from mptcp_throttler.kernel.scheduling import prefer_worker, rest_when_busy
 from mptcp_throttler.kernel.state_file import locked
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
+from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets, Grants
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.directions import PlainTcpCaps
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.runtime.event_loop import LoopGauge, collect_garbage, cycles, set_aside
-from mptcp_throttler.runtime.grants import Grants
 from mptcp_throttler.runtime.logs import TOLD, faults_told, tell
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.status import StatusServer, answer

@@ -116,7 +116,7 @@ def _under(rule: Rule, anticipates: bool, class_of: Callable[[ScopeKey], int | N
     if not anticipates:
         return UNANTICIPATED
     class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
-    if throttle.onset is not Onset.SOFT:
+    if throttle.landing is not Onset.SOFT:
         return Birth(class_id=class_id)
     return under_cap(throttle.ceil, class_id, rests=rests)
 

@@ -200,12 +200,12 @@ class Planner:
     def soft_cap(self, four_tuple: FourTuple) -> LiveCap | None:
         """Return the soft cap that is or will be on a subflow, or None."""
         cap = self._cap_on(four_tuple)
-        return cap if cap is not None and cap.wanted.onset is Onset.SOFT else None
+        return cap if cap is not None and cap.wanted.landing is Onset.SOFT else None
 
     def shared_soft_caps(self) -> Iterator[LiveCap]:
         """Yield each soft cap with more than one user."""
         for cap in self._shared.values():
-            if cap.wanted.onset is Onset.SOFT:
+            if cap.wanted.landing is Onset.SOFT:
                 yield cap
 
     def rests(self, four_tuple: FourTuple) -> bool:
@@ -281,7 +281,7 @@ class Planner:
         return None if member is None else member.cap
 
     def _begins_softly(self, throttle: Throttle) -> bool:
-        return self.soft_caps and throttle.onset is Onset.SOFT
+        return self.soft_caps and throttle.landing is Onset.SOFT
 
     def _mark_moved(self, four_tuples: Iterable[FourTuple]) -> None:
         if self.soft_caps:

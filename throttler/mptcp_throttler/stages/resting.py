@@ -279,7 +279,7 @@ def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
     # A steered path never rests: as a reserve or for the overflow, it may carry little.
     if throttle is None or scope is None or verdict.steer is not None:
         return None
-    return (scope, throttle.ceil) if throttle.onset is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
+    return (scope, throttle.ceil) if throttle.landing is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
 
 
 def _resting(verdict: Verdict) -> Verdict:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.budget import Account, period
@@ -290,14 +290,5 @@ def _metering(verdicts: Iterable[Verdict]) -> set[str]:
 
 
 def _own_budget(row: answers.AccountAnswer) -> answers.OwnBudget:
-    return {
-        "name": row["name"],
-        "client": row["client"],
-        "used": row["used"],
-        "volume": row["volume"],
-        "left": row["left"],
-        "step": row["step"],
-        "next_step": row["next_step"],
-        "until": row["until"],
-        "shared": row["client"] is None,
-    }
+    own = {key: value for key, value in row.items() if key != "rule"}
+    return cast("answers.OwnBudget", {**own, "shared": row["client"] is None})
