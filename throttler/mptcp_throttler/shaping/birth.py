@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Birth settings: socket settings that new subflows have from their first segment on, by the client's prefix. Pure.
+"""Birth settings (docs/soft-start.md): socket settings that new subflows have from their first segment on, by the
+client's prefix. Pure.
 
-A capped subflow must have little unsent data, because unsent data cannot move to another path. It must also send few
-initial segments, because they leave before the throttler knows the connection. If the client's address suffices to
-decide that a path is capped, the kernel accepts its subflows with such settings, and into the class of a path cap: if
-hundreds begin at a time, their entries would come after the first segments. A client known to have a single path gets
-only a large bound on unsent data. This costs no goodput, and if a second path comes up, little data must drain before
-the cap begins.
+If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with little room for
+unsent data, few initial segments, and, for a path cap, in the cap's class: if hundreds begin at a time, their entries
+would come after the first segments. A client known to have a single path gets only a large bound on unsent data. This
+costs no goodput, and if a second path comes up, little data must drain before the cap begins.
 
-The small bound is lifted when a socket leaves a soft cap. A socket that never gets a soft cap keeps the bound for its
-first 450 kB (``kernel/sockets/programs``), so only prefixes whose subflows all get a soft cap have the small bound. A
-cap with an immediate onset sets only the class.
+The small bound is lifted when a socket leaves a soft cap. A socket that never gets one keeps the bound for its first
+450 kB (``kernel/sockets/programs``), so only prefixes whose subflows all get a soft cap have it. A cap with an
+immediate onset sets only the class.
 """
 
 from __future__ import annotations

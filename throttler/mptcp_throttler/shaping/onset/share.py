@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each subflow's share of a cap: its part of the rate, and a larger send buffer. Pure.
+"""Each subflow's share of a cap: its part of the rate, and a larger send buffer (docs/soft-start.md). Pure.
 
-The parts follow max-min fairness, as in HTB's leaf queue: all subflows under a cap get the same pacing rate, the
-*level*. If each were paced at the rate of the whole cap, the MPTCP scheduler would use that as the rate of every
-subflow and assign too much data to all of them. If each got an equal part, the parts of idle subflows would be wasted.
-A subflow loses its part if it makes no progress for some time, because data for a vanished phone also wait, as long as
-TCP retries (a quarter of an hour).
+By max-min fairness, as in HTB's leaf queue, all subflows under a cap get the same pacing rate, the *level*: if each
+were paced at the whole cap, the MPTCP scheduler would assign too much data to all of them; equal parts would waste
+those of idle ones. A subflow without progress loses its part, because data for a vanished phone wait a quarter of an
+hour, too.
 
-Under a low cap, a socket gets a larger *send buffer*. One assignment of 64 KB then takes 0.5 s to leave, and until it
-is acknowledged, the connection must keep all data that the other paths send (docs/soft-start.md). After such a setting
-the kernel no longer adapts the buffer to the window, even when the cap has ended. So the socket then gets the kernel's
-maximum, and counts towards ``MAX_SOCKETS`` until it closes.
+Under a low cap, a socket gets a larger *send buffer*: until an assignment of 64 KB has left, the connection must keep
+all data that the other paths send. The kernel then no longer adapts the buffer to the window, even after the cap. So
+the socket then gets the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes.
 """
 
 from __future__ import annotations

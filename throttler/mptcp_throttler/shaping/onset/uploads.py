@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The soft onset of upload caps: the class rate falls in a ramp from the incoming rate to the cap, at the pace at which
-the client adapts.
+"""The soft onset of upload caps (docs/soft-start.md): the class rate falls from the incoming rate to the cap no faster
+than the client adapts. Pure.
 
-Pure. The client's scheduler assigns data to the subflows, and notices the cap only because assigned data leave at the
-rate of the class. So the class rate must fall slowly enough for the client's queue to drain and for its rate estimate
-to follow (docs/soft-start.md). The data sequence numbers show how far the client is behind: the data on the other paths
-are ahead of the data on this path by the amount that those paths send while this one drains. The speed of the fall
-depends on this *lag*:
+The client's scheduler notices the cap only because assigned data leave at the rate of the class. The data sequence
+numbers show how far it is behind: on the other paths they are ahead by what those send while this one drains, the
+*lag*:
 
 - without a lag, the rate falls by ``FALL``; at low rates by at most ``FALL_PER_ASSIGNMENT`` in the time in which one
   assignment leaves;
-- at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, the rate does not fall
-  until some of the lag has drained.
+- at a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, it does not fall.
 """
 
 from __future__ import annotations
