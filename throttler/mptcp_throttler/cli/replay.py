@@ -150,7 +150,6 @@ def _remote_end(entry: Entry) -> str:
 
 
 def _summary(run: Replay) -> Iterator[str]:
-    """Yield the totals as text lines."""
     seconds = run.now - (run.first or 0.0)
     yield (
         f"{counted(run.connections, 'connection')}, {counted(run.subflows, 'subflow')} and "

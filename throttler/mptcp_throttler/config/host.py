@@ -122,7 +122,6 @@ def silent_tunnels(settings: Settings) -> Iterator[Problem]:
 
 
 def listening_ports(tables: Iterable[str]) -> set[int]:
-    """Return the listening ports in the kernel's *tables*."""
     return {each.local_port for table in tables for each in sockets(table.splitlines(), LISTEN)}
 
 

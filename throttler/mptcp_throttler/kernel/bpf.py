@@ -169,7 +169,6 @@ class SocketPacing:
         return self._iterator
 
     def close(self) -> None:
-        """Stop setting limits."""
         self._bpf.close()
 
 
@@ -237,7 +236,6 @@ class SocketMeter:
         return self._bpf.put_right()
 
     def close(self) -> None:
-        """Stop metering."""
         self._bpf.close()
 
 
@@ -344,7 +342,6 @@ class MirroredMap:
         self._touched: set[bytes] | None = None  # keys changed since the current comparison began; None without one
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the wanted value of *key*."""
         return self._wanted.get(key)
 
     def update(self, entries: Mapping[bytes, bytes]) -> None:

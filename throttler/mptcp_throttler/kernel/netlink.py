@@ -66,7 +66,6 @@ def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def string(kind: int, value: str) -> bytes:
-    """Return the attribute of a string."""
     return attribute(kind, value.encode() + b"\0")
 
 

@@ -242,7 +242,6 @@ class ConnectionTable:
         return [self._event(EventKind.SUBFLOW_CLOSED, subflow, time, detail)]
 
     def close(self, connection: ConnectionRecord, time: float, detail: str) -> list[Event]:
-        """End *connection* with all its subflows."""
         events = [event for each in list(connection.subflows) for event in self.remove(each, time, detail)]
         del self.connections[connection.token]
         self.lingering.pop(connection.token)
@@ -251,7 +250,6 @@ class ConnectionTable:
         return [*events, Event(EventKind.CONNECTION_CLOSED, time, connection.token, None, detail)]
 
     def change(self, subflow: SubflowRecord, time: float, detail: str) -> list[Event]:
-        """Announce a change of *subflow*."""
         subflow.changed()
         return [self._event(EventKind.SUBFLOW_CHANGED, subflow, time, detail)]
 

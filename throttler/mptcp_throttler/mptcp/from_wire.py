@@ -25,8 +25,6 @@ _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFl
 
 @dataclass(slots=True)
 class Handshake:
-    """A captured handshake in progress."""
-
     token: int | None  # from the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured
     interface: str | None = None  # by which the proxy answered
 
@@ -81,7 +79,6 @@ class WireObserver:
         return None if handshake is None else handshake.interface
 
     def expire(self, time: float) -> None:
-        """Forget handshakes and refusals that are too old at *time*."""
         before = time - self._table.limits.handshake_timeout
         self._table.counters.expired += self.handshakes.drop_until(before)
         self.refused.drop_until(before)

@@ -111,7 +111,6 @@ class Shares:
         return client
 
     def give_back(self, client: bytes) -> None:
-        """Count one connection less."""
         self._change(client, -1)
 
     def _change(self, client: bytes, by: int) -> None:

@@ -61,11 +61,9 @@ class Tracker:
         """Returns the interface by which a subflow leaves whose handshake was not captured; None if unknown."""
 
     def segment(self, segment: Segment) -> list[Event]:
-        """Apply one captured segment."""
         return self.wire.segment(segment)
 
     def kernel_event(self, event: KernelEvent) -> list[Event]:
-        """Apply one path-manager event."""
         table, four_tuple = self.table, event.four_tuple
         table.counters.kernel_events += 1
         connection = table.connections.get(event.token)
@@ -199,7 +197,6 @@ class Tracker:
     # Room
 
     def _enter(self, four_tuple: FourTuple, told: KernelRecord, initial: bool, time: float, detail: str) -> list[Event]:
-        """Track a new subflow if there is room."""
         table, token, events = self.table, told.token, list[Event]()
         dumped = isinstance(told, KernelSubflow)
         if token not in table.connections:

@@ -23,8 +23,6 @@ FIRST_COOKIE: Final = 1 << 62  # the kernel counts sockets from 1
 
 @dataclass(frozen=True, slots=True)
 class TunnelPath:
-    """One path of a tunnel."""
-
     tunnel: str
     name: str
     number: int  # nanoseconds since the epoch when the path got these ends; unique

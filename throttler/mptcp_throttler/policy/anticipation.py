@@ -47,8 +47,6 @@ MAX_CLIENTS = 65_536  # addresses remembered; the one seen longest ago gives way
 
 @dataclass(slots=True)
 class _Client:
-    """The record of a client address."""
-
     last: float  # when it was last seen
     young: int = 0  # number of its connections that are anticipated now
     joins: bool = False
@@ -101,7 +99,6 @@ class Anticipation:
 
     @property
     def clients(self) -> int:
-        """Number of clients remembered."""
         return len(self._clients)
 
     def take_flips(self) -> dict[bytes, bool]:
@@ -139,7 +136,6 @@ class Anticipation:
         return active if young.until is None else ANTICIPATED
 
     def forget(self, token: int, now: float) -> None:
-        """Record that connection *token* has ended."""
         self._settled.pop(token, None)
         young = self._young.pop(token, None)
         if young is not None and young.until is not None:

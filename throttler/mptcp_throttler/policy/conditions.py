@@ -72,7 +72,6 @@ class PathMatch(Named):
         return Prefixes((each, True) for each in self.clients or ())
 
     def holds(self, subflow: Subject) -> bool:
-        """Return whether *subflow* is on the path."""
         return (
             (self.interfaces is None or subflow.interface in self.interfaces)
             and (self.remote_ids is None or subflow.remote_id in self.remote_ids)

@@ -121,8 +121,6 @@ def cap_text(throttle: Throttle) -> str:
 
 
 class CompiledPolicy:
-    """A policy compiled for fast evaluation."""
-
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
@@ -173,7 +171,6 @@ class CompiledPolicy:
         return tuple(verdicts)
 
     def count_paths(self, connection: Connection) -> int:
-        """Return the number of paths with subflows of *connection*."""
         return len(set(self._places(self._facts_of(connection.subflows))))
 
     def _facts_of(self, subflows: Collection[Subflow]) -> list[_Facts]:

@@ -36,8 +36,6 @@ Finding = tuple[int, str]  # index of a rule, and a sentence
 
 @dataclass(frozen=True, slots=True)
 class CheckedPolicy:
-    """The result of :func:`check_policy`."""
-
     policy: Policy | None  # None if any of the problems is an error
     problems: tuple[Problem, ...]  # errors or, without errors, warnings; in the order of their lines
     notes: tuple[Problem, ...] = ()

@@ -433,7 +433,6 @@ class Rule(Section):
         return min(usual, when.max_subflows or usual)
 
     def conditions(self, kind: Kind) -> Conditions:
-        """Return the conditions under which the rule answers *kind*."""
         paths = self.least_paths(kind)
         return Conditions(self.when, max(self.when.min_subflows or 1, paths), paths, kind is Kind.THROTTLE)
 
@@ -539,7 +538,6 @@ class Policy(Section):
 
     @property
     def caps_plain_tcp(self) -> bool:
-        """Whether a rule caps plain TCP."""
         return any(rule.caps_plain_tcp for rule in self.rules)
 
     @property

@@ -74,7 +74,6 @@ def parse_hours(value: object) -> tuple[time, time]:
 
 
 def is_open(windows: Iterable[Window], local: datetime) -> bool:
-    """Return whether any of *windows* is open at the local time *local*."""
     return any(window.is_open(local.weekday(), local.time()) for window in windows)
 
 

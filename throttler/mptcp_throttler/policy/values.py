@@ -209,7 +209,6 @@ class Prefixes(Generic[T]):
         return self._around(network.version, int(network.network_address), shortest)
 
     def has(self, network: Network) -> bool:
-        """Return whether any prefix contains all of *network*."""
         return any(True for _ in self.around(network))
 
     def _around(self, version: int, number: int, least: int = 0) -> Iterator[T]:

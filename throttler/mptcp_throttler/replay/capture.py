@@ -32,8 +32,6 @@ class CaptureError(Exception):
 
 
 class Captured(NamedTuple):
-    """One TCP segment."""
-
     segment: Segment
     time: int  # nanoseconds since the epoch: a float would round to 0.25 µs
     length: int  # payload bytes on the wire

@@ -98,8 +98,6 @@ _NOTHING: Final = Carried(0)
 
 @dataclass(slots=True)
 class CapTotals:
-    """Totals of the caps of one rule."""
-
     caps: int = 0  # how often a subflow was capped; directions count separately
     seconds: float = 0.0
     bytes: int = 0  # captured, under the caps; no cap was applied to them

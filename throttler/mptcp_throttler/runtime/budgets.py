@@ -46,8 +46,6 @@ T = TypeVar("T")
 
 
 class Budgets(Component):
-    """One daemon's budgets."""
-
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock, self._stage = engine.settings.ledger, clock, engine.budget_stage
         self._changed, self._listed = engine.decisions.decide, engine.sampler.cookies

@@ -67,7 +67,6 @@ class LoopGauge:
             self.note(now, max(0.0, now - due))
 
     def note(self, now: float, delay: float) -> None:
-        """Count one *delay* that ended at *now*."""
         self.longest = max(self.longest, delay)
         self.late += delay > LATE_SECONDS
         self._recent.append((now, delay))

@@ -51,8 +51,6 @@ class ReconcileCounters:
 
 
 class Reconciler:
-    """Reconciles one planner with one kernel."""
-
     def __init__(self, planner: Planner, traffic_control: TrafficControl, netfilter: Netfilter) -> None:
         self.planner = planner
         self.counters = ReconcileCounters()
@@ -93,7 +91,6 @@ class Reconciler:
             self._refused = True  # perhaps only a part was refused: run() reads the state, retries and reports it
 
     async def run(self) -> None:
-        """Apply whenever woken, forever."""
         pause = _FIRST_PAUSE
         while True:
             await self._wake.wait()

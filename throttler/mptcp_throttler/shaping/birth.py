@@ -50,7 +50,6 @@ def unsent(rate: int) -> int:
 
 
 def held(rate: int) -> SocketLimit:
-    """Return the limits of a subflow at *rate* bits/s."""
     return SocketLimit(rate, unsent(rate))
 
 

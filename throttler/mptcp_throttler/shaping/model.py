@@ -220,7 +220,6 @@ class DeltaTracker(Generic[K, V]):
         self.told(done.keys(), True)
 
     def deleted(self, done: Collection[K]) -> None:
-        """Record that *done* are gone from the kernel."""
         for key in done:
             self.actual.pop(key, None)
             self.deletes.discard(key)

@@ -167,7 +167,6 @@ class Planner:
         return cap is not None and four_tuple in cap.pending
 
     def pending(self) -> list[FourTuple]:
-        """Return all pending subflows."""
         return [four_tuple for cap in self.caps.values() for four_tuple in cap.pending]
 
     def in_onset(self, four_tuple: FourTuple) -> bool:

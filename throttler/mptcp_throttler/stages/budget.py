@@ -36,8 +36,6 @@ MAX_URGENT: Final = 200  # maximum number of urgent subflows
 
 @dataclass(slots=True, eq=False)
 class Metered:
-    """A metered subflow."""
-
     four_tuple: FourTuple
     token: int
     before: Metered | None

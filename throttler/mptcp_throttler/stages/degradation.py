@@ -100,8 +100,6 @@ class Relaxation:
 
 
 class Capped(NamedTuple):
-    """The cap of one subflow."""
-
     scope: ScopeKey
     ceil: int
 
@@ -149,7 +147,6 @@ class GuardedConnection:
 
     @property
     def histories(self) -> list[History]:
-        """Histories of the uncapped subflows."""
         found = {} if self.candidate is None else self.candidate.histories
         return [found[each] for each in self.uncapped if each in found]
 

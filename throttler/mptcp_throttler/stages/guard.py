@@ -44,8 +44,6 @@ class Resumed(Effect):
 
 
 class GuardStage(Stage):
-    """The guard of one daemon."""
-
     interval = period = 0.1
 
     def __init__(self, policy: Policy) -> None:

@@ -103,8 +103,6 @@ class _Resting:
 
 
 class RestStage(Stage):
-    """The stage that decides which subflows rest."""
-
     interval = period = 0.2
 
     def __init__(self) -> None:

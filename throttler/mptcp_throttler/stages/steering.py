@@ -230,8 +230,6 @@ class _Steered:
 
 
 class SteeringStage(Stage):
-    """The steering of one daemon."""
-
     interval = period = 0.2
 
     def __init__(self) -> None:

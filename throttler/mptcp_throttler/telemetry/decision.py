@@ -35,8 +35,6 @@ class Decision(NamedTuple):
 
 
 class Comparer:
-    """Compares the decisions of one daemon."""
-
     def __init__(self) -> None:
         self._dry: set[int] = set()  # connections last decided in a dry run
 
@@ -74,7 +72,6 @@ def _compared(decision: Decision) -> Decision:
 
 
 def without_caps(verdicts: Verdicts) -> Verdicts:
-    """Return *verdicts* without their caps."""
     return tuple([replace(each, scope=None, throttle=None, beside=None, rests=False) for each in verdicts])
 
 

@@ -127,7 +127,6 @@ class EventRecorder:
         self._refused = RateLimiter(MAX_REFUSED)
 
     def tracked(self, events: Iterable[Event]) -> None:
-        """Record the tracker's events."""
         for event in events:
             detail = event.detail
             if event.kind in (EventKind.SUBFLOW_EXCESS, EventKind.CONNECTION_EXCESS):

@@ -41,8 +41,6 @@ class PathKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PathTotal:
-    """Bytes and subflows of one path."""
-
     key: PathKey
     sent: int = 0
     received: int = 0
@@ -65,8 +63,6 @@ class Limits(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CapTotal:
-    """Bytes, subflows and classes of one cap."""
-
     key: CapKey
     bytes: int = 0
     subflows: int = 0
@@ -97,7 +93,6 @@ class _CapClass:
         self.limits = limits
 
     def enter(self, cap: CapTotal) -> None:
-        """Add a subflow with *cap*."""
         cap.subflows += 1
         self.members[cap] = self.members.get(cap, 0) + 1
         if self.members[cap] > 1:
@@ -110,7 +105,6 @@ class _CapClass:
             cap.shared += 1
 
     def leave(self, cap: CapTotal) -> None:
-        """Remove a subflow with *cap*."""
         cap.subflows -= 1
         self.members[cap] -= 1
         if self.members[cap]:
@@ -184,8 +178,6 @@ class _Carried:
 
 
 class Traffic(Consumer):
-    """The traffic of one daemon."""
-
     interval = float("inf")
     period = 0.1  # costs nothing while no sweep is due: see watches_any
 

@@ -38,8 +38,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What an argument may be."""
-
     check: Callable[[object], Any]  # Returns what a value means. Raises ValueError.
     schema: Mapping[str, Any]
     description: str = ""

@@ -188,7 +188,6 @@ def _of_ports(ports: Sequence[int]) -> bytes:
 
 
 def exact_request(four_tuple: FourTuple) -> bytes:
-    """Return a request for one socket."""
     family = socket.AF_INET6 if four_tuple.is_ipv6 else socket.AF_INET
     request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, _EXT_INFO, _ESTABLISHED)
     # struct pads the addresses with zeros. The interface is any.

@@ -72,7 +72,6 @@ class HtbTree:
         self._leaf_kind = "tbf" if received else "pfifo"
 
     def is_ours(self, link: Link) -> bool:
-        """Tell whether *link* has our root qdisc."""
         root = root_qdisc.present(link)
         return root is not None and (root.kind, root.handle) == ("htb", self._root)
 

@@ -38,8 +38,6 @@ LARGEST = 65536  # bytes: the limit of a kernel that does not report one
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An existing interface."""
-
     name: str
     index: int
     gso: dict[str, int] = field(default_factory=dict)

@@ -112,13 +112,10 @@ class RateTransition:
 
 
 class OvershootCompensation:
-    """The compensation of all caps of one planner."""
-
     def __init__(self) -> None:
         self._compensating: dict[LiveCap, None] = {}  # caps with a debt, including caps whose class is not lowered yet
 
     def charge(self, cap: LiveCap, octets: float, now: float) -> None:
-        """Charge bytes to a cap."""
         if cap not in self._compensating:
             if now - cap.owed_at > FORGOTTEN_SECONDS:
                 cap.owed = 0.0
