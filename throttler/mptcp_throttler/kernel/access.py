@@ -52,7 +52,7 @@ class KernelAccess:
         backend, s.ownership
     )
     upload_missing: Callable[[], str | None] = nftables_missing
-    """Says what this host lacks to shape uploads; None if nothing."""
+    """What this host lacks to shape uploads; None if nothing."""
     upload_traffic_control: Callable[[Settings], TrafficControl] = lambda s: IfbTrafficControl(s.ownership)
     upload_netfilter: Callable[[Settings], Netfilter] = lambda s: NftablesNetfilter(NftTable(s.ownership, s.interfaces))
     nftables: Callable[[], LibNftables] = LibNftables
@@ -72,7 +72,7 @@ class KernelAccess:
     """Finds a killed daemon's keeper in the state directory, or starts one."""
     subflow_commands: Callable[[], SubflowCommands] = SubflowCommands
     ask_tunnels: Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]] = ask_async
-    """Asks the tunnel daemon at its socket."""
+    """Asks the tunnel daemon."""
 
 
 REAL = KernelAccess()

@@ -65,8 +65,7 @@ LIMITS, BIRTHS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptc
 """The program of limits and its map, the map of initial options, the iterator, the program of counters and its map."""
 MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
-MIN_SEND_BUFFER = 1 << 20
-"""Bytes. A smaller buffer does not help, and the socket could not get a larger one after the cap either."""
+MIN_SEND_BUFFER = 1 << 20  # Bytes. A smaller buffer does not help, and could not grow after the cap either.
 USER_TIMEOUT = 300.0  # seconds without acknowledgment of data after which the kernel closes a subflow
 _COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")
 _PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")
@@ -76,7 +75,7 @@ _CLOSED = struct.Struct("=QQI4s16sII")
 _SETTINGS = struct.Struct("=QIII8192s4x")  # struct settings of ``programs/bpf.h``
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
-"""In struct bpf_link_info; the cgroup id is 0 after somebody detached the program."""
+"""In struct bpf_link_info; cgroup id 0: somebody detached the program."""
 _ITERATOR_BYTES = 1 << 16
 _SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
 _IPPROTO_TCP, _TCP_CONGESTION = 6, 13

@@ -150,8 +150,7 @@ class NetlinkSocket:
         self._socket.settimeout(10.0)
         bind_as_ours(self._socket)
         self._sequence = 0
-        self.interrupted = False
-        """The kernel's table changed during the last dump (NLM_F_DUMP_INTR): objects may be missing."""
+        self.interrupted = False  # the table changed during the last dump (NLM_F_DUMP_INTR): objects may be missing
 
     def __enter__(self) -> NetlinkSocket:
         return self

@@ -22,12 +22,9 @@ from mptcp_throttler.mptcp.limits import Shares, TrackerCounters, TrackerLimits
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelEvent, KernelSubflow, Subflow
 from mptcp_throttler.mptcp.questions import SocketLookupQueue
 
-EXPIRY_STEP: Final = 1_000
-"""Maximum number of entries per table that one ``expire`` call checks or forgets; this takes about 10 ms."""
-MAX_DUMP_SECONDS: Final = 120.0
-"""A dump that takes longer counts as failed: ended subflows are not remembered for it any longer."""
-MAX_LOCALS: Final = 256
-"""Maximum number of cached local addresses with ports, which subflows share. The proxy has only few."""
+EXPIRY_STEP: Final = 1_000  # maximum entries per table that one ``expire`` call checks or forgets, in about 10 ms
+MAX_DUMP_SECONDS: Final = 120.0  # a dump that takes longer counts as failed: ended subflows are not kept for it
+MAX_LOCALS: Final = 256  # Maximum number of cached local ends, which subflows share. The proxy has few.
 
 KernelRecord = KernelEvent | KernelSubflow
 K = TypeVar("K", bound=Hashable)
@@ -43,8 +40,7 @@ class ConnectionRecord:
     seen_from_start: bool
     holder: bytes
     """The client against whose share the connection counts (:class:`~.limits.Shares`)."""
-    subflows: list[SubflowRecord] = field(default_factory=list)
-    """The subflows, oldest first. They are few, so a list is fast enough."""
+    subflows: list[SubflowRecord] = field(default_factory=list)  # oldest first; they are few, so a list is fast enough
     kept: Connection | None = None  # the snapshot of the connection, if it was read since the last change
 
     def snapshot(self) -> Connection:

@@ -35,8 +35,7 @@ class WireObserver:
     def __init__(self, table: ConnectionTable) -> None:
         self._table = table
         self.handshakes: TimedTable[FourTuple, Handshake] = TimedTable(table.limits.max_remembered)
-        self.refused: TimedTable[FourTuple, None] = TimedTable()
-        """Recently refused joins: a retransmitted one is not announced again."""
+        self.refused: TimedTable[FourTuple, None] = TimedTable()  # recently refused joins, to announce each once
 
     def segment(self, segment: Segment) -> list[Event]:
         table, counters, options = self._table, self._table.counters, segment.options

@@ -46,8 +46,7 @@ class TrackerCounters:
 
     segments: int = 0
     ignored: int = 0  # segments that belong to no handshake and no tracked subflow
-    misdirected: int = 0
-    """Segments that came in with the proxy's source address, or went out with a client's: forged or foreign."""
+    misdirected: int = 0  # segments that came in with the proxy's source address, or went out with a client's
     malformed: int = 0
     fallbacks: int = 0  # connections that requested MPTCP and got plain TCP
     version_0: int = 0  # SYNs for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP. They are not tracked.
@@ -55,8 +54,7 @@ class TrackerCounters:
     connections_closed: int = 0
     subflows_activated: int = 0
     subflows_closed: int = 0
-    joins_refused: int = 0
-    """Joins that the proxy refused, because of an unknown token, a wrong HMAC, or too many subflows."""
+    joins_refused: int = 0  # joins that the proxy refused: unknown token, wrong HMAC, or too many subflows
     kernel_events: int = 0
     kernel_events_ignored: int = 0
     resyncs: int = 0
@@ -85,8 +83,7 @@ class Shares:
         """*room*: the maximum number of connections of all clients together."""
         self._room = room
         self.held: dict[bytes, int] = {}  # number of connections, by client
-        self._clients: Counter[int] = Counter()
-        """Number of clients that have a given number of connections, by that number."""
+        self._clients: Counter[int] = Counter()  # number of clients with a number of connections, by that number
         self.taken = 0
 
     def has_room(self, address: bytes, without: int = 0) -> bool:

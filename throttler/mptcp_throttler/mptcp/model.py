@@ -31,8 +31,7 @@ def mapped(address: bytes) -> bytes:
     return _V4_MAPPED + address
 
 
-End = tuple[bytes, int, int]
-"""The client's address and port, and the proxy's port. A closed socket reports only these of its four-tuple."""
+End = tuple[bytes, int, int]  # client's address and port, proxy's port: what a closed socket reports of its four-tuple
 LARGEST_TOKEN = 0xFFFFFFFF  # The largest token of a Multipath TCP connection. Tunnels have larger ones.
 
 
@@ -114,8 +113,7 @@ class Connection:
     token: int  # the proxy's token (RFC 8684, 3.2), which ``ss -M`` prints and a client's MP_JOIN carries
     subflows: tuple[Subflow, ...]
     since: float
-    seen_from_start: bool = False
-    """Whether the kernel reported the creation, at ``since``; otherwise the connection is older."""
+    seen_from_start: bool = False  # whether the kernel reported the creation, at ``since``; otherwise it is older
 
     @property
     def is_tunnel(self) -> bool:
@@ -170,8 +168,7 @@ class TcpInfo(NamedTuple):
     not_sent: int  # bytes assigned to the subflow and not sent yet
     pacing_rate: int  # Present pacing rate. The MPTCP scheduler uses it as the subflow's rate.
     max_pacing_rate: int | None  # SO_MAX_PACING_RATE; None without a limit
-    delivery_rate: int
-    """Delivery rate of the kernel's last rate sample. It is too low if the sender had too little data to send."""
+    delivery_rate: int  # delivery rate of the kernel's last rate sample; too low if too little data was there to send
     receive_window_limited: int  # total time in which only the receiver's window kept the subflow from sending
     sacked: int = 0  # unacknowledged segments that arrived after a missing segment
 
@@ -188,16 +185,13 @@ class KernelSubflow(NamedTuple):
     local_id: int | None
     remote_id: int | None
     backup: bool
-    read: float
-    """When the kernel read the socket, monotonic seconds. This may be seconds before the sweep of all sockets ends."""
+    read: float  # when the kernel read the socket, monotonic seconds: perhaps long before the sweep of all ends
     bytes_acked: int = 0  # payload that the peer acknowledged, each byte once
     bytes_received: int = 0
     cookie: int = 0  # the kernel's number of the socket, unique while the host is up; 0 while unknown
     tcp: TcpInfo = NOTHING_SENT
-    made_backup: bool = False
-    """Whether this host made the subflow backup, independently of the client's request (MP_PRIO, RFC 8684, 3.3.8)."""
-    data_sequence: int = 0
-    """64-bit data sequence number where the last mapping begins (RFC 8684, 3.3.1) that was received in order."""
+    made_backup: bool = False  # whether this host made the subflow backup, whatever the client asked (RFC 8684, 3.3.8)
+    data_sequence: int = 0  # data sequence number where the last mapping received in order begins (RFC 8684, 3.3.1)
 
     @property
     def is_of_tunnel(self) -> bool:

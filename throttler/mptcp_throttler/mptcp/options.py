@@ -111,8 +111,7 @@ class MpPrio:
     """Asks to make a subflow backup, or no longer backup (3.3.8)."""
 
     backup: bool
-    address_id: int | None
-    """RFC 6824 only: one of the sender's addresses; None means the subflow that carries the option."""
+    address_id: int | None  # RFC 6824 only: one of the sender's addresses; None: the subflow that carries the option
 
 
 @dataclass(frozen=True, slots=True)

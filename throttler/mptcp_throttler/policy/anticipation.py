@@ -22,10 +22,8 @@ from itertools import islice
 from mptcp_throttler.mptcp.model import Connection
 
 ANTICIPATED = 2  # number of paths of an anticipated connection
-WINDOW_SECONDS = 0.14
-"""The usual window: a few round trips. A single-path client loses at most this, plus congestion window growth."""
-LONG_WINDOW_SECONDS = 1.0
-"""Longest window for a client with a second subflow on nearly all connections: joins wait behind data."""
+WINDOW_SECONDS = 0.14  # The usual window: a few round trips. A single-path client loses this and its window's growth.
+LONG_WINDOW_SECONDS = 1.0  # longest window for a client that nearly always has a second subflow: joins wait behind data
 LATE_FACTOR = 2.0  # the window of such a client is this multiple of its longest recent join
 LONGEST_WINDOW_SECONDS = 8.0
 """Longest window while other connections of such a client joined within ``LONG_WINDOW_SECONDS``: its second path
@@ -33,8 +31,7 @@ works, and a lost SYN is sent again after 1, 3 and 7 seconds. Tested every ``REC
 RECHECK_SECONDS = 0.5
 FEW_CONNECTIONS, MORE_SECONDS = 10, 0.01
 """Each simultaneous connection beyond these few lengthens the window, because handshakes wait for each other."""
-NEARLY_ALL, WEIGHT = 0.8, 0.1
-"""Threshold and weight of the exponentially weighted share of connections with a second subflow."""
+NEARLY_ALL, WEIGHT = 0.8, 0.1  # threshold and weight of the weighted share of connections with a second subflow
 MISSES = {False: 1.0, True: 2.0}
 """Misses until a client counts as single-path, by whether it ever joined: a busy path delays joins past the window."""
 SHORT_MISS = 0.34  # weight of a connection that ended before its window
@@ -52,8 +49,7 @@ class _Client:
     joins: bool = False
     joined: float = -math.inf  # when the last second subflow came
     share: float = 1.0  # weighted share of its connections that had one
-    longest: float = 0.0
-    """Longest recent time to join, seconds, at most ``LONG_WINDOW_SECONDS``; it decays with each faster join."""
+    longest: float = 0.0  # longest recent time to join, at most ``LONG_WINDOW_SECONDS``; decays with each faster join
     misses: float = 0.0  # weighted number of connections without a second subflow since the last join
 
     @property

@@ -39,7 +39,7 @@ class CheckedPolicy:
     policy: Policy | None  # None if any of the problems is an error
     problems: tuple[Problem, ...]  # errors or, without errors, warnings; in the order of their lines
     notes: tuple[Problem, ...] = ()
-    """Notes for ``check``: caps per interface, rules that wait in vain, caps that plain TCP exceeds."""
+    """For ``check``: caps per interface, rules that wait in vain, caps without plain TCP."""
 
 
 def check_policy(text: str, source: str, interfaces: Collection[str] | None = None) -> CheckedPolicy:

@@ -26,8 +26,7 @@ DAYS_PATTERN: Final = f"^({_ANY_DAY})(-({_ANY_DAY}))?$"
 HOURS_PATTERN: Final = "^([01]?[0-9]|2[0-3]):[0-5][0-9]-(([01]?[0-9]|2[0-3]):[0-5][0-9]|24:00)$"
 _HOURS: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})", re.ASCII)
 
-_HORIZON: Final = timedelta(days=15)
-"""A weekly window changes within one week, or within two if its only opening is in a skipped hour."""
+_HORIZON: Final = timedelta(days=15)  # a weekly window changes within a week, or two if it opens in a skipped hour only
 _STEP: Final = 3 * 3600  # Seconds. No time zone changes its offset twice in this time.
 
 

@@ -32,8 +32,7 @@ T = TypeVar("T")
 LOWEST_BURST: Final = 1600  # bytes: one full-size Ethernet packet with its headers
 VOLUME_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30}
 VOLUME_PATTERN: Final = rf"^[0-9]+(?:\.[0-9]+)? *(?:{'|'.join(VOLUME_UNITS)})$"
-HIGHEST_VOLUME: Final = 10**18
-"""Bytes: far more than a link carries, and small enough for all tools to print, plot and store."""
+HIGHEST_VOLUME: Final = 10**18  # bytes: far more than a link carries, and small enough for all tools
 _VOLUME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(VOLUME_UNITS)})", re.ASCII)
 _LIKE_A_VOLUME: Final = re.compile("[0-9.]+ *[kmgt]b", re.IGNORECASE)
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)

@@ -50,14 +50,12 @@ class Entry:
     """One observation or decision."""
 
     time: float
-    kind: str
-    """segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: docs/operator.md."""
+    kind: str  # segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: operator.md
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
     sender: str | None = None  # of a segment: client or proxy
-    details: Mapping[str, str | int | None] = field(default_factory=dict)
-    """What JSON has besides: path, rule, rate, ceil, direction."""
+    details: Mapping[str, str | int | None] = field(default_factory=dict)  # for JSON: path, rule, rate, ceil, direction
 
 
 @dataclass(slots=True)
@@ -69,8 +67,7 @@ class Carried:
     token: int = 0
     down: int = 0
     up: int = 0
-    highest: dict[bool, int] = field(default_factory=dict)
-    """Highest sequence number seen, plus one, by whether the client sends."""
+    highest: dict[bool, int] = field(default_factory=dict)  # highest sequence number plus 1, by whether a client's
 
     def begin(self, segment: Segment, from_client: bool) -> None:
         """Count from *segment* on, which made the subflow active."""
@@ -113,8 +110,7 @@ class Replay:
         self.segments = self.connections = self.subflows = 0
         self.older = 0  # subflows with MPTCP options whose SYN is not in the capture
         self.first: float | None = None
-        self.now = 0.0
-        """Time of the latest segment; it never goes back: a later segment with an earlier time counts as of then."""
+        self.now = 0.0  # time of the latest segment; never goes back: a segment with an earlier time counts as of then
         self.rules: dict[str, CapTotals] = {}
         self._tracker = Tracker(ports)
         self._endpoint = Endpoint()
@@ -124,8 +120,7 @@ class Replay:
         self._asked: dict[FourTuple, bool] = {}  # four-tuples with MPTCP options: whether their SYN was seen
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
         self._active: dict[FourTuple, Carried] = {}
-        self._caps: dict[_Key, tuple[str, float, int]] = {}
-        """The caps in force: rule, begin, and the bytes that the subflow had carried before."""
+        self._caps: dict[_Key, tuple[str, float, int]] = {}  # in force: rule, begin, bytes that the subflow had carried
         self._moved: set[FourTuple] = set()  # subflows that carried data since the last sample
         self._tick = self._sample = self._change = math.inf
         """When to check for expired subflows, when to sample for budgets, when a rule's hours next begin or end."""

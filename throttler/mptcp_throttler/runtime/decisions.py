@@ -34,8 +34,7 @@ SLICE_SECONDS = 0.003
 copy-on-write makes the same work take three times as long."""
 NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
 NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
-YOUNG_SECONDS = 0.3
-"""Up to this age, a subflow whose handshake was observed has so little in flight that its cap may begin at once."""
+YOUNG_SECONDS = 0.3  # up to this age, an observed subflow has so little in flight that its cap may begin at once
 
 
 class Decisions:
@@ -54,8 +53,7 @@ class Decisions:
         for a batch of connections."""
         self.policy = policy  # the policy in force, which decides and is shown
         self.applied = policy.applied  # what of it is carried out
-        self.verdicts: dict[int, Verdicts] = {}
-        """Verdicts by token of the connection: one per active subflow and direction."""
+        self.verdicts: dict[int, Verdicts] = {}  # by token of the connection: one per active subflow and direction
         self._connections = connections
         self._stages, self._planners = stages, planners
         self.anticipation = Anticipation()

@@ -106,8 +106,7 @@ class Uploads(Component, Consumer):
         self.reconciler: Reconciler | None = None
         self.in_force = False  # whether the throttler's IFB device and nftables table exist
         self._left = False  # whether device and table are not in force, but the kernel refused to remove them
-        self._may_be_left = False
-        """Whether a preparation failed, and the removal of what it may have made failed as well."""
+        self._may_be_left = False  # whether a preparation failed, and the removal of what it made failed as well
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
@@ -236,8 +235,7 @@ class PlainTcpCaps(Component):
         self._settings, self._kernel, self._planner = settings, kernel, planner
         self._nft: LibNftables | None = None
         self._wanted = ""
-        self._made: str | None = ""
-        """The table as nftables lists it; empty if there is no table, None while that is unknown."""
+        self._made: str | None = ""  # the table as nftables lists it; empty if there is none, None if unknown
         self._changing = asyncio.Lock()
 
     async def prepare(self, policy: Policy) -> None:

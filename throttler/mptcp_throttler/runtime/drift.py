@@ -69,8 +69,7 @@ class DriftMonitor:
         self._interval = interval
         self._backoff = RepairBackoff(interval)
         self._sources: list[NoticeSource] = []
-        self._heard: dict[str, str] = {}
-        """Changes since the last comparison: for each changed object, the program that changed it, in words."""
+        self._heard: dict[str, str] = {}  # since the last comparison: by changed object, who changed it, in words
         self._due = math.inf  # when to compare because of these changes, monotonic seconds; infinite if there are none
         self._noticed = asyncio.Event()
         self._refused: dict[Component, str] = {}

@@ -48,13 +48,11 @@ from mptcp_throttler.telemetry.traffic import Traffic
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-MAX_SLEEP_SECONDS = 1.0
-"""Maximum wait for the next change of the policy's time windows. No event reports that the wall clock was set."""
+MAX_SLEEP_SECONDS = 1.0  # maximum wait for the next change of a rule's hours: no event tells that the clock was set
 CLOCK_SET_SECONDS = 0.01
 """If the two clocks diverge by more than this, the wall clock was set. A smaller difference arises because they are
 read one after the other; both are slewed alike, clock_gettime(2)."""
-MOST_LINES = 20
-"""Maximum log lines per minute on refused joins, and as many on disagreements: any client can cause them."""
+MOST_LINES = 20  # maximum log lines per minute on refused joins, and on disagreements: any client can cause them
 
 
 class Engine:
@@ -96,7 +94,7 @@ class Engine:
         self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
         self._told = {kind: RateLimiter(MOST_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._open_rules: tuple[bool, ...] = ()
-        """Per rule, whether its window was open when the policy was last enforced."""
+        """Per rule, whether its window was open at the last :meth:`enforce`."""
         self._clock_changed = asyncio.Event()
 
     # Where changes come in

@@ -31,8 +31,7 @@ PERIOD_SECONDS = 0.02
 LATE_SECONDS, RECENT_SECONDS = 0.05, 10.0  # delay above which the timer counts as late; how long recent delays are kept
 POLL_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
-MAX_YOUNG = 5_000
-"""Number of new objects since the last collection that triggers the next one. It takes one or two milliseconds."""
+MAX_YOUNG = 5_000  # number of new objects that triggers a collection, which takes one or two milliseconds
 SWITCH_SECONDS = 0.001  # how long a worker thread may hold the interpreter while the event loop waits to run
 LARGE_BYTES = 256 * 1024
 """The C library maps objects of at least this size separately (``mmap``). This is twice its initial threshold:
@@ -56,8 +55,7 @@ class LoopGauge:
     def __init__(self) -> None:
         self.longest = 0.0
         self.late = 0
-        self._recent: deque[tuple[float, float]] = deque()
-        """End and length of each delay of the last ``RECENT_SECONDS``."""
+        self._recent: deque[tuple[float, float]] = deque()  # end and length of each delay in ``RECENT_SECONDS``
 
     async def run(self) -> None:
         while True:

@@ -184,8 +184,7 @@ class CapLog:
     def __init__(self, subflows: Callable[[str], int]) -> None:
         """*subflows* returns how many subflows a rule caps, or would in a dry run."""
         self._subflows = subflows
-        self._counts: dict[tuple[str, bool], Counter[str]] = {}
-        """Number of changes since the last line, by rule and whether it was a dry run."""
+        self._counts: dict[tuple[str, bool], Counter[str]] = {}  # changes since the last line, by rule and whether dry
         self._last: dict[tuple[str, bool], tuple[Decision, Verdict, str]] = {}
         """The last of these changes. Its text is made only when it is logged, because most changes are only counted."""
         self._is_dry = False  # whether the last decision was a dry run

@@ -66,8 +66,7 @@ class SocketLimiter(Component, Consumer):
         self._wakes = False  # whether a resting socket must get its limit at once
         self._waking: asyncio.Future[None] | None = None
         self._births: Mapping[Network, Birth] = {}
-        self._clients: dict[Network, Birth] = {}
-        """Birth settings of single client addresses; they take precedence over those of prefixes."""
+        self._clients: dict[Network, Birth] = {}  # of single addresses; they take precedence over prefixes
         self._differing: deque[Network] = deque()  # prefixes whose birth settings in the kernel may be out of date
         self._births_are_set = False  # whether the kernel took the last birth settings
 

@@ -31,8 +31,7 @@ SYSCTLS = {PM_TYPE: "1", STALE_LOSS_COUNT: "3"}
 """Values that the daemon sets. Below 3, the kernel (``mptcp_pm_subflow_chk_stale``) leaves a path only for another path
 whose own count of timeouts is 0. That count stays 1 for a path that had data outstanding at the first timeout and then
 waits for the data that the dead path lost."""
-STORE_NAME = "path-manager"
-"""Name of the event socket in the service manager's descriptor store, which survives all processes of the daemon."""
+STORE_NAME = "path-manager"  # of the event socket in the service manager's descriptor store, which outlives the daemon
 
 
 def needs_user_space(policy: Policy) -> bool:

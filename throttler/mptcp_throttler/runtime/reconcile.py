@@ -32,10 +32,8 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5
-"""Seconds between retries. When the kernel accepts changes again, its state is right within two seconds."""
-_BATCH = 500
-"""Entries per call. After each call, changes that became urgent meanwhile are made first, starting with deletions."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5  # seconds between retries: after a refusal, all is right within two
+_BATCH = 500  # Entries per call. After each, changes that became urgent are made first, starting with deletions.
 _CLASS_BATCH = 50
 _FEW = 16  # entries made without yielding to the event loop: well under a millisecond with ipset
 
@@ -58,8 +56,7 @@ class Reconciler:
         self._netfilter = netfilter
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._closed = False
-        """Whether all objects were removed: a task that waited for the lock must not make them again."""
+        self._closed = False  # whether all was removed: a task that waited for the lock must not make it again
         self._refused = False
         """Whether the kernel refused a change. Then only :meth:`run` makes more, after it has read back the state."""
         self._in_hand: set[int | FourTuple] = set()  # classes and entries that are being changed right now

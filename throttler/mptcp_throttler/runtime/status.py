@@ -37,8 +37,7 @@ ANSWER_SECONDS = 30  # maximum lifetime of a child, in case the client does not 
 AGAIN_SECONDS = 1.0  # pause after a failed accept
 MAX_ANSWERS = 4  # maximum number of children at a time; further clients wait
 PIECE_BYTES = 1 << 16
-SILENT_SECONDS = 2.0
-"""Wait for the first byte of a request, by a client on a busy host; after that the request counts as empty."""
+SILENT_SECONDS = 2.0  # wait for the first byte of a request, perhaps on a busy host; then the request counts as empty
 LINE_SECONDS = 5.0  # maximum pause of a client within its line
 NICE = -10  # Priority of a child: below the daemon's, above the proxy's. The status of 10,000 connections takes 0.16 s.
 _STDERR = 2

@@ -53,7 +53,7 @@ class Tunnels(Component):
         self._began = time.time_ns()
         self._ever: dict[int, None] = {}  # numbers of the last :data:`REMEMBERED` paths that were ever known
         self._said: set[tuple[str, int]] = set()
-        """Name and port of tunnels that a warning has already reported as outside ``tunnel_ports``."""
+        """Name and port of tunnels already reported as outside ``tunnel_ports``."""
         self._heard = time.monotonic()
         self._answers = True
         self._is_prepared = False

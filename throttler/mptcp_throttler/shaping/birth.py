@@ -30,8 +30,7 @@ from mptcp_throttler.shaping.model import MTU, Birth, SocketLimit
 UNSENT_SECONDS = 0.001
 """Bound on unsent data, as time at the cap's rate. Up to about 10 Mbit/s this is one segment, so that the scheduler
 assigns data only when a segment can leave."""
-INITIAL_WINDOW_SECONDS = 0.004
-"""Initial window, as time at the cap's rate. It is small, because many connections may begin at the same time."""
+INITIAL_WINDOW_SECONDS = 0.004  # initial window, as time at the cap's rate: small, for many may begin at the same time
 MIN_WINDOW, MAX_WINDOW = 2, 10  # limits of the initial window, segments; the kernel's default is 10
 AS_USUAL = Birth()
 REST_AT_ONCE: Final = 1_000_000

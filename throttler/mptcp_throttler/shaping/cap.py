@@ -12,8 +12,7 @@ from mptcp_throttler.policy.model import Direction, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
-MIN_RATE = 8_000
-"""Minimum rate, bits/s, of a class that compensates an overshoot. It is the minimum that a policy accepts."""
+MIN_RATE = 8_000  # minimum bits/s of a class that compensates an overshoot, and the minimum that a policy accepts
 PATHS_SHARE = 128
 """One of this many numbers is reserved for path caps. So a reload from a policy whose client caps use all others
 succeeds."""
@@ -41,8 +40,7 @@ class Member:
     cap: LiveCap | None = None  # the subflow's cap, also while the onset is pending
     held_by: LiveCap | None = None
     """Another cap, to whose class the entry points until the onset is complete or the ended subflow has drained."""
-    in_class: bool = False
-    """Whether the socket was accepted into the class of its cap. Then its first segments go there without an entry."""
+    in_class: bool = False  # whether the socket was accepted into its cap's class: its first segments need no entry
     young: bool = False  # whether it got its cap when young, without a transition, and has not been sampled since
     rests: bool = False  # whether the scheduler must not assign data to it
     decided: float | None = None
@@ -63,16 +61,13 @@ class LiveCap:
     pending: set[FourTuple] = field(default_factory=set)  # users whose onset is not complete
     falling: set[FourTuple] = field(default_factory=set)
     """Pending users that had the cap before its throttle was lowered. The new rate waits only for these."""
-    unsettled: set[Member] = field(default_factory=set)
-    """Users on which the cap or its present rate is not in force yet."""
-    interim: dict[FourTuple, int] = field(default_factory=dict)
-    """Interim rates, bits/s, of users whose rate still falls to the throttle."""
+    unsettled: set[Member] = field(default_factory=set)  # users on which cap or present rate is not in force yet
+    interim: dict[FourTuple, int] = field(default_factory=dict)  # bits/s of users whose rate falls to the throttle
     held: int = 0  # number of subflows that do not use the cap but still have an entry for its class
     idle_since: float = 0.0
     room: int = 1  # number of users for which the queue is sized: a power of two, so that it seldom changes
     level: Level | None = None
-    lowered: float | None = None
-    """Share of its rate that the class has while it compensates an overshoot; None otherwise."""
+    lowered: float | None = None  # share of its rate that the class has while it compensates an overshoot
     owed: float = 0.0  # debt at ``owed_at``: bits that bypassed the class (``onset.rate_transition``)
     owed_at: float = 0.0
     allowance: float = 0.0  # bits that the cap's transitions may still send past it

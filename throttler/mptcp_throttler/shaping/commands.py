@@ -27,12 +27,10 @@ from mptcp_throttler.shaping.model import (
     Target,
 )
 
-FULL_SPEED = 100_000_000_000
-"""Rate of the link and default classes, bits/s: above any link here, so that only caps shape."""
+FULL_SPEED = 100_000_000_000  # bits/s of the link and default classes: above any link here, so that only caps shape
 FULL_SPEED_BURST = 256 * 1024
 FULL_SPEED_QUANTUM = 60_000  # bytes
-TBF_RATE = 32_000_000_000
-"""Bits/s: about the maximum of tc-tbf(8) without its 64-bit attribute. The tbf must cut segments, not shape."""
+TBF_RATE = 32_000_000_000  # Bits/s: about the maximum of a tbf's 32-bit rate. The tbf must cut segments, not shape.
 TBF_STEP = 4000  # bytes per microsecond at that rate: the unit of a tbf's burst
 
 

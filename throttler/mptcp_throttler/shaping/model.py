@@ -15,8 +15,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MTU = 1514  # bytes of a full Ethernet frame
-SEGMENT_SECONDS = 0.005
-"""Maximum time that one segment may occupy a cap. This, not the queue, limits the latency (docs/design.md)."""
+SEGMENT_SECONDS = 0.005  # Maximum time that one segment may occupy a cap. This, not the queue, limits the latency.
 QUEUE_SECONDS = {Direction.DOWN: 0.0075, Direction.UP: 0.06}
 """How long a full leaf queue takes to drain (docs/design.md). For downloads it is short, so that losses limit the
 congestion window before the stack's limit on queued data does. Otherwise the window would grow too large: the scheduler
@@ -105,10 +104,8 @@ class SocketLimit:
     rate: int | None = None
     """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler uses it as the rate of the path. If it is 0, the scheduler skips
     the path (mptcp_subflow_get_send(), net/mptcp/protocol.c), and the subflow rests."""
-    not_sent: int | None = None
-    """TCP_NOTSENT_LOWAT, bytes: the scheduler assigns nothing more while more than this is unsent."""
-    send_buffer: int | None = None
-    """Minimum send buffer, bytes. Setting it is permanent: the kernel no longer adapts the buffer to the window."""
+    not_sent: int | None = None  # TCP_NOTSENT_LOWAT, bytes: the scheduler assigns nothing while more is unsent
+    send_buffer: int | None = None  # minimum send buffer, bytes, for good: the kernel then adapts it no longer
 
 
 NO_LIMIT = SocketLimit()
@@ -121,8 +118,7 @@ class Birth:
     not_sent: int | None = None
     """As in :class:`SocketLimit`."""
     initial_window: int | None = None  # initial congestion window, segments
-    class_id: int | None = None
-    """SO_PRIORITY: handle of the class that shapes the subflow's first segments, until it has an entry."""
+    class_id: int | None = None  # SO_PRIORITY: handle of the class of the first segments, until there is an entry
     rests: bool = False  # whether the subflow rests if it is a join (``stages.resting``)
 
 

@@ -27,14 +27,11 @@ from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, DeltaTracker, Ownership, Target
 
 IDLE_SECONDS = 60.0
-CONNECTION_IDLE_SECONDS = 2.0
-"""Idle time of the class of a connection's cap. It is shorter, because the token of a connection does not come back."""
+CONNECTION_IDLE_SECONDS = 2.0  # of a connection's cap: shorter, for its token does not come back
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""Target of a subflow that lost the cap in whose class it began: without this entry, it would still send there."""
-DRAIN_SECONDS = 10.0
-"""Minimum life of an ended subflow's entry. Where sockets can be queried, it stays while the socket has data."""
-MAX_DRAINING = 16_384
-"""Maximum number of draining entries, the oldest goes first: 10,000 connections/s would keep 100,000 entries."""
+"""Of a subflow that lost the cap in whose class it began: otherwise it would still send there."""
+DRAIN_SECONDS = 10.0  # minimum life of an ended subflow's entry, and while its socket has data, if that is known
+MAX_DRAINING = 16_384  # maximum draining entries, the oldest goes first: 10,000 connections/s would keep 100,000
 MAX_MOVED = 1024
 DRAIN_SLICE = 2048  # maximum number of draining entries dropped per call: this takes about 4 ms
 
@@ -52,11 +49,9 @@ class Planner:
         self._by_minor: dict[int, LiveCap] = {}
         self._shared: dict[int, LiveCap] = {}  # caps with more than one user, by minor number
         self._numbers = ClassNumbers(ownership.htb_major)
-        self.members: dict[FourTuple, Member] = {}
-        """Subflows that have a cap, rest, or still have an entry. Only the planner changes it."""
+        self.members: dict[FourTuple, Member] = {}  # Subflows with cap or entry, or at rest. Read-only for others.
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
-        self._draining: dict[FourTuple, float] = {}
-        """Ended members, oldest first, and the time until which their entries stay."""
+        self._draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
         self._moved: set[FourTuple] = set()
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}

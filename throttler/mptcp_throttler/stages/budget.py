@@ -28,8 +28,7 @@ from mptcp_throttler.policy.verdict import BEFORE, Cap, ScopeKey, Verdict, joine
 from mptcp_throttler.stages.budget_accounts import Accounts, OpenAccount
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Samples, Stage
 
-FORGET_SECONDS: Final = 120.0
-"""How long to wait for the last counters of a socket that is in no sweep: it may be closing."""
+FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
 LOOK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
 MAX_URGENT: Final = 200  # maximum number of urgent subflows
 
@@ -41,8 +40,7 @@ class Metered:
     before: Metered | None
     """The previous subflow with this four-tuple, if its socket was never sampled and its close is not yet reported."""
     accounts: tuple[OpenAccount, ...] = ()
-    next_accounts: tuple[OpenAccount, ...] | None = None
-    """The accounts after the next sample; None if they stay the same."""
+    next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: the same
     active: bool = True  # whether the subflow has a verdict
     cookie: int | None = None  # cookie of the socket; None before the first sample and after the close
     reported: bool = False  # whether the socket has closed and its final counters are known
@@ -271,13 +269,10 @@ class BudgetStage(Stage):
         self._policy: Policy | None = None
         self.accounts = Accounts()
         self.sockets = MeteredSockets(self.accounts)
-        self._first_rule: dict[str, str] = {}
-        """The first rule that feeds each budget; it determines the mark of the caps."""
+        self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
         self._capping: dict[str, Rule] = {}  # rules with budgets, by name, with the budget's guard setting
-        self._subflows: dict[int, tuple[FourTuple, ...]] = {}
-        """For each connection, its subflows with verdicts, metered or not."""
-        self._metering_since = -math.inf
-        """When a policy without budgets was last replaced, monotonic seconds. Before, nothing was metered."""
+        self._subflows: dict[int, tuple[FourTuple, ...]] = {}  # by connection: its subflows with verdicts
+        self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
         self._urgent: tuple[FourTuple, ...] = ()
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:

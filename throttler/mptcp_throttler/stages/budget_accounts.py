@@ -17,8 +17,7 @@ from mptcp_throttler.policy.budget import Account, next_step, period
 from mptcp_throttler.policy.model import Budget, BudgetStep, Policy
 
 ANNOUNCED_PERCENT: Final = (50, 80, 95)  # percentages of the first step's volume that reasons announce
-MAX_REACHED: Final = 1024
-"""Maximum number of accounts reported at a time; if more reached a step, the latest are reported."""
+MAX_REACHED: Final = 1024  # maximum accounts reported at a time; if more reached a step, the latest are
 NEAR_SECONDS: Final = 3.0  # an account is near its next step if it would reach it within this time at its present rate
 
 
@@ -62,8 +61,7 @@ class Accounts:
         self._now: float | None = None
         """Time of the last :meth:`begin_periods`, seconds since the epoch."""
         self._present: dict[str, tuple[int, int]] = {}  # begin and end of the present period of each budget
-        self._from, self._to = math.inf, -math.inf
-        """Begin and end of the time in which all these periods are the present ones."""
+        self._from, self._to = math.inf, -math.inf  # begin and end of the time in which all these are present
         self._open: dict[tuple[str, bytes], OpenAccount] = {}
         """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
@@ -71,8 +69,7 @@ class Accounts:
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
         self._basis: dict[int, tuple[OpenAccount, ...]] = {}  # accounts that the verdicts of each connection depend on
         self._stale: set[int] = set()
-        self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)
-        """Accounts that reached a step or an announced percentage."""
+        self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # those that reached a step or a percentage
         self._swept: list[OpenAccount] = []
         self._swept_at: float | None = None
 

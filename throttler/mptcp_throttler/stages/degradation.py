@@ -51,21 +51,16 @@ from mptcp_throttler.stages.baseline import (
 )
 from mptcp_throttler.stages.stage import SLICE, Sampled, Samples
 
-MAX_TOTAL = 0.8
-"""Fraction of the baseline. A connection whose subflows together get at least this much is not degraded."""
+MAX_TOTAL = 0.8  # Fraction of the baseline. A connection whose subflows together get as much is not degraded.
 GRACE = 2.5  # seconds that senders get to use freed capacity; see the module
-LACKS_MORE, LACKS_LESS = 1.1, 0.7
-"""The allowance of the capped paths is set anew if the lacking rate is outside these multiples of it."""
+LACKS_MORE, LACKS_LESS = 1.1, 0.7  # the allowance of capped paths is set anew beyond these multiples of it
 TRIAL = 5.0  # Seconds. If a degradation begins this soon after the caps came back, the next pause doubles.
 MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many samples in a row without demand
 
-FULL = 0.85
-"""A cap counts as full if the payload takes this fraction of it: headers count, too, up to 8 % with small packets."""
-FAIR = 0.5
-"""Under a full shared cap, a subflow counts as wanting more if it has at least this fraction of an equal share."""
+FULL = 0.85  # a cap counts as full if the payload takes this fraction: headers add up to 8 % with small packets
+FAIR = 0.5  # under a full shared cap, a subflow counts as wanting more if it has this fraction of an equal share
 OWED_SECONDS = 0.05
-COMPARABLE_SECONDS = OWED_SECONDS / 2
-"""Received bytes of subflows are compared only if they were read within this time, as in a look-up."""
+COMPARABLE_SECONDS = OWED_SECONDS / 2  # received bytes are compared if they were read within this time, as in a look-up
 OWED_BYTES = 2 * ASSIGNMENT_BYTES
 """Minimum number of missing bytes that count as owed. The known data sequence number of a subflow is imprecise: it is
 the start of a piece of up to 64 KB."""
@@ -112,8 +107,7 @@ class Candidate:
     idle_samples: int = 0
     backlogged_since: float | None = None
     degraded_since: float | None = None
-    suspected: Path | None = None
-    """The path that seems to have degraded. All its subflows must be sampled before caps are relaxed."""
+    suspected: Path | None = None  # the path that seems degraded: its subflows must all be sampled first
     suspected_since: float = 0.0
     relaxation: Relaxation | None = None
     counted: float = 0.0  # time up to which the relaxation of this connection is included in ``GuardCounters``

@@ -29,13 +29,12 @@ from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 RATIO: Final = 32
 """Ratio of the rate of the other subflows to the rate that the cap leaves this one. At this ratio the subflow begins to
 rest; below half of it, the subflow wakes."""
-RATIO_WITHOUT_BUFFERS: Final = 12
-"""Used instead of ``RATIO`` if capped sockets cannot get larger send buffers (``shaping.onset.share``)."""
+RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
 HIGHEST_CAP: Final = 5_000_000
 """Bits/s. Under a higher cap no subflow rests: one piece leaves within 0.1 s, and the connection's buffers suffice for
 the others to send on meanwhile."""
 WAKE_WINDOWS: Final = 2
-"""A resting subflow wakes after so many windows in a row in which the others have data but carry too little."""
+"""A resting subflow wakes after so many windows in which the others have data but carry too little."""
 WINDOW: Final = 0.35  # minimum seconds over which rates are taken: two samples
 FLOWING: Final = 100_000  # Bits/s. A connection with a higher rate counts as a user of its caps.
 SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow, by its own rate
@@ -45,8 +44,7 @@ the rate of a path, the others wait for this path."""
 RECOVERY: Final = 6.0  # seconds after a slow path began to rest during which its data may still be in flight
 NEW: Final = 0.4  # weight of the last window in the mean rate
 FADING: Final = 0.95  # the rate of the best window is multiplied by this in each further window
-SLOW_AFTER: Final = 3
-"""Number of slow windows before a path rests: several, because TCP slow start takes some round trips."""
+SLOW_AFTER: Final = 3  # number of slow windows before a path rests: TCP slow start takes some round trips
 FIRST_REST, LONGEST_REST = 30.0, 600.0  # seconds until a slow path is tried again; doubled after each trial
 
 
@@ -60,8 +58,7 @@ class _Slow:
     waited: bool = True  # whether the subflow had data to send at every sample of the window
     rested: float = 0.0
     rate: float = 0.0
-    total: float = 0.0
-    """Mean rate of all subflows, bits/s, when it began to rest; ``rate`` is its own rate at that time."""
+    total: float = 0.0  # mean bits/s of all subflows when it began to rest; ``rate`` is its own rate at that time
     until: float | None = None  # when the subflow is tried again; None unless it rests
     rest: float = FIRST_REST
 
@@ -77,10 +74,8 @@ class _Resting:
     resting: dict[FourTuple, int] = field(default_factory=dict)
     """Capped subflows that rest, with the rate of the cap when they began to rest."""
     read: float | None = None  # when the window began; None before the first sample
-    delivered: dict[FourTuple, int] = field(default_factory=dict)
-    """Bytes that each of the others had delivered when the window began."""
-    able: dict[FourTuple, float] = field(default_factory=dict)
-    """Rate of each of the others, bits/s, in its best recent window."""
+    delivered: dict[FourTuple, int] = field(default_factory=dict)  # delivered bytes of each of the others at its begin
+    able: dict[FourTuple, float] = field(default_factory=dict)  # bits/s of each of the others in its best recent window
     total: float = 0.0  # mean bits/s of all others over the recent windows
     flows: bool = False
     waited: bool = True  # whether the others had data to send at every sample of the window

@@ -27,8 +27,7 @@ class Samples(NamedTuple):
     time: float  # end of the sweep or look-up that read them, monotonic seconds
     sockets: Mapping[FourTuple, KernelSubflow]
     complete: bool  # whether all watched subflows were sampled, so that a missing one has no socket
-    asked: Collection[FourTuple] = ()
-    """The watched or urgent subflows that were requested; ``sockets`` may also have others."""
+    asked: Collection[FourTuple] = ()  # the watched or urgent subflows requested; ``sockets`` may have others, too
 
 
 class Sampled(dict[FourTuple, int]):

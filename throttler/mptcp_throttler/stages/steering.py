@@ -25,8 +25,7 @@ from mptcp_throttler.steering.mode import Action, Crowd, Mode
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
 URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
 FIRST_SAMPLES = 2  # a connection is urgent until it has this many samples
-UNDECIDED_SECONDS = 5.0
-"""How long, after a start or a new policy, a flag is kept while its connection is not decided yet."""
+UNDECIDED_SECONDS = 5.0  # how long, after a start or a new policy, a flag is kept while its connection is undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,7 @@ class SteeringStage(Stage):
         self._urgent: set[int] = set()
         self.flags = BackupFlags()
         self._crowds: WeakValueDictionary[tuple[str, bytes], Crowd] = WeakValueDictionary()
-        """Crowds by path and client address."""
+        """By path and client address."""
 
     def set_policy(self, policy: Policy) -> None:
         """Take *policy* as the one in force. Connections under the same mode keep their state, such as a fail-over."""

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
-RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0
-"""Seconds: the usual window of a rate, the shortest and the longest."""
+RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0  # seconds: usual window of a rate, shortest and longest
 MIN_WAITING, MUCH_WAITING = 0.08, 0.5
 """A path is full if its waiting data take at least this many seconds to be sent. The first value applies to a path near
 its baseline rate, the second to a slower path."""
@@ -57,8 +56,7 @@ class PathLoad:
         self._marks: list[tuple[float, int]] = []  # past times, each with the bytes carried until then
         self.baseline = 0.0  # rate that the path once had, bits/s
         self.waiting = 0
-        self._crowd, self._told = Crowd(), (0, 0)
-        """``_told``: this connection's part of the crowd's load, waiting bytes and bits/s."""
+        self._crowd, self._told = Crowd(), (0, 0)  # ``_told``: this connection's part of it, waiting bytes and bits/s
         self.read = 0.0  # When the path was last read. In a sweep, another path may be read seconds earlier or later.
         self._alive = 0.0  # when data last arrived, or nothing was outstanding
         self._empty_since: float | None = None  # since when no data are outstanding; None while some are

@@ -37,8 +37,7 @@ from mptcp_throttler.steering.mode import KEPT_SECONDS, MIN_CAP, MIN_WINDOW, RAT
 FULL_AFTER, CLOSE_AFTER = 0.5, 1.0  # seconds
 SPARE = 0.85  # fraction of its baseline that a path is trusted to carry
 USED = 0.7  # a path that carries this fraction of its cap would carry more without it
-STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25
-"""Between two changes of a cap; the second for an overflow's until it was first too high."""
+STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25  # between two changes of a cap; of an overflow's until first too high
 FIRST_OVERFLOW = 0.5  # cap of a newly opened path, as a fraction of what the paths before it give
 FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
 """Growth factor until the cap was first too high; first factor after that; exponent for each further factor. Noise
@@ -48,8 +47,7 @@ DRAINS, FAST_DRAINS = 0.05, 0.3
 """The cap is enough if the backlog drains faster than this fraction of what the paths before give; in fast growth."""
 LEFT = 0.97  # the last path gets what exceeds this fraction of what the paths before it give
 
-WINDOW = 2.0
-"""Seconds over which rates are taken. BBR's stop of 0.2 s every ten seconds (PROBE_RTT) must not change the measure."""
+WINDOW = 2.0  # seconds over which rates are taken: BBR's stop of 0.2 s every ten must not change the measure
 FIRST_AFTER = 0.6  # seconds from the first sample to the first cap
 HEADROOM = 1.03  # margin above a share, so that a path that could carry more shows it
 ROOM = 1.35  # measure while nothing waits, as a multiple of what all paths carry

@@ -65,8 +65,7 @@ class JoinLatency(LatencyHistogram):
     def __init__(self) -> None:
         super().__init__(JOIN_BOUNDS, MAX_JOIN_SECONDS)
         self._early: dict[FourTuple, float] = {}  # capture times of joins without a kernel event yet; the oldest first
-        self._waiting: dict[FourTuple, float] = {}
-        """Capture times of joins, by the subflow that waits for its entry; the oldest first."""
+        self._waiting: dict[FourTuple, float] = {}  # capture times of joins by waiting subflow, the oldest first
         self._made: dict[FourTuple, float] = {}  # when entries were made, the oldest first
 
     def expect(self, four_tuple: FourTuple, captured: float) -> None:

@@ -190,10 +190,8 @@ class Traffic(Consumer):
         self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
         self._classes: dict[ScopeKey, _CapClass] = {}
         self._subflows: dict[FourTuple, _Carried] = {}
-        self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)
-        """Subflows without a verdict that the meter may still report."""
-        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()
-        """The meter's early reports: cookie, bytes sent and received."""
+        self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)  # those that the meter may still report
+        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # early: cookie, sent, received
         self.counted = clock()  # when all sockets were last counted, monotonic seconds
         self._begun = False
         self._due = 0.0

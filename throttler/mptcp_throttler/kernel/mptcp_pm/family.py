@@ -200,7 +200,7 @@ class FlagsNote:
     def __init__(self, directory: Path) -> None:
         self._path = directory / FLAGS_NOTE
         self._left: bool | None = None
-        """Whether a predecessor's note exists whose flags were not taken over; None if unknown."""
+        """Whether there is a predecessor's note whose flags were not taken over; None if unknown."""
         self._written = False
 
     def find(self) -> None:

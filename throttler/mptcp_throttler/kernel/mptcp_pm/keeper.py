@@ -39,8 +39,7 @@ _IPPROTO_MPTCP, _REQ_PROTOCOL = 262, 3
 _ESTABLISHED = 1 << 1
 _INFO = 2
 _MESSAGE_BYTES = 72
-_SUBFLOWS_MAX, _TOKEN = 3, 12
-"""Offsets in struct mptcp_info. Its limits are nonzero only under the in-kernel path manager."""
+_SUBFLOWS_MAX, _TOKEN = 3, 12  # Offsets in struct mptcp_info. Its limits are zero under the userspace path manager.
 
 
 class Keeper:
@@ -53,8 +52,7 @@ class Keeper:
         self._owner: socket.socket | None = None
         self._put_back: dict[str, str] = {}
         self._was_needed = False
-        self._left: set[bytes] | None = None
-        """Tokens of connections that may need a listener; None before the first check."""
+        self._left: set[bytes] | None = None  # tokens of connections that may need a listener; None: not checked
         self._pause = START_SECONDS
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

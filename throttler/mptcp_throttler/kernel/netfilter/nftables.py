@@ -32,7 +32,7 @@ from mptcp_throttler.shaping.model import NFT_TABLE, Ownership, Target
 
 _CHUNK = 250  # entries per transaction
 _SHORT = 2000
-"""Shorter transactions, in characters, run in the event loop: they take 1-2 ms, less than the switch to a thread."""
+"""Characters. Shorter transactions run in the event loop: they take 1-2 ms, less than the switch to a thread."""
 _ATTEMPTS = 3  # reads of a map that changes during the read
 _FOREIGN = Target(0, 0)
 _CLASS_CHAIN = re.compile(r"^class_([0-9a-f]+)_mark_([0-9a-f]+)$")
@@ -49,7 +49,7 @@ _DATA_VALUE, _DATA_VERDICT = 1, 2
 _VERDICT_CODE, _VERDICT_CHAIN = 1, 2
 _JUMP = struct.pack("!i", -3)
 _KEYS = {4: struct.Struct("!4sH2x4sH2x"), 6: struct.Struct("!16sH2x16sH2x")}
-"""The kernel aligns each part of a key to four bytes."""
+"""The kernel aligns parts of a key to four bytes."""
 
 
 class _Context(ctypes.c_void_p):
@@ -110,7 +110,7 @@ class NftablesNetfilter:
         self._changes = 0  # counts starts and ends of changes, so that a read can detect a change in between
         self._base: dict[str, tuple[bytes, ...]] = {}
         self._made: dict[Target, tuple[bytes, ...]] = {}
-        """Rules of the class chains as created; likewise ``_base`` for the base chains."""
+        """Rules of the class chains as created; ``_base``: of the base chains."""
 
     def close(self) -> None:
         self._nft.close()

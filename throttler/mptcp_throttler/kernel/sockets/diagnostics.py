@@ -51,11 +51,10 @@ _WANTED = {_TOKEN: "I", (*_MPTCP, 8): "I", (*_MPTCP, 9): "B", (*_MPTCP, 10): "B"
 _TCP_INFO = struct.Struct("=16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x")
 """The fields read from struct tcp_info, linux/tcp.h; Linux 4.10 and later have all of them."""
 _DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
-"""From struct tcp_info: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
+"""Of tcp_info: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
 _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
 """MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, the peer asked; BKUP_LOC, this host asked."""
-_NO_PACING_LIMIT = 0xFFFFFFFF
-"""Bytes/s. The kernel stores the largest unsigned long; this is the value of the 32-bit socket option."""
+_NO_PACING_LIMIT = 0xFFFFFFFF  # Bytes/s. The kernel stores the largest unsigned long; this is the option's, of 32 bits.
 _ATTRIBUTE = struct.Struct("=HH")
 _MAX_KNOWN = 1 << 16  # four-tuples cached at most between two full sweeps
 _MAX_LAYOUTS, _MAX_KINDS = 4, 64  # layouts kept for each kind, which is a length and a family
@@ -226,7 +225,7 @@ class _Layout(NamedTuple):
     headers: struct.Struct
     expected: tuple[int, ...]
     values: struct.Struct | None
-    """Reads a subflow's identity, cookie and ``_WANTED``, in message order; None for a plain TCP socket."""
+    """Reads a subflow's identity, cookie and ``_WANTED``, in message order; None for plain TCP."""
     in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
     info: int = 0  # offset of struct tcp_info
 

@@ -53,7 +53,7 @@ _TBF_LIMIT = struct.Struct("=24xI")  # struct tc_tbf_qopt, after two struct tc_r
 _TICK_SECONDS = 64e-9
 _TCA_STATS2, _STATS_BASIC, _STATS_QUEUE = 7, 1, 3
 _BASIC, _QUEUE = struct.Struct("=QI"), struct.Struct("=8xI")
-"""struct gnet_stats_basic; the drops of struct gnet_stats_queue."""
+"""struct gnet_stats_basic; drops of struct gnet_stats_queue."""
 _ETHERNET = 1  # TC_LINKLAYER_ETHERNET: without it the kernel requires a rate table
 _RATE = struct.Struct("=BBHhHI")  # struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate
 _MAX_RATE_32 = 0xFFFFFFFF

@@ -40,8 +40,7 @@ LARGEST = 65536  # bytes: the limit of a kernel that does not report one
 class Link:
     name: str
     index: int
-    gso: dict[str, int] = field(default_factory=dict)
-    """GSO limits in bytes, by name; older kernels have gso_max_size only."""
+    gso: dict[str, int] = field(default_factory=dict)  # GSO limits in bytes, by name; older kernels: gso_max_size only
     kind: str = ""  # kind of a virtual interface, as in ``ip link add … type KIND``
     up: bool = True
     below: int = 0  # index of the interface below in this network namespace, or 0

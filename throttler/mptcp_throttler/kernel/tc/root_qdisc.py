@@ -28,8 +28,7 @@ RESTORABLE = frozenset(
     "bfifo cake codel fq fq_codel fq_pie hfsc htb mq noqueue pfifo pfifo_fast pie prio sfq tbf".split()  # noqa: SIM905
 )
 """Without red and netem: the kernel does not dump their probability and delay tables."""
-_CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
-"""Kinds whose classes must be created one by one; prio, mq and tbf create their own."""
+_CLASSES_BY_HAND = frozenset(["htb", "hfsc"])  # kinds whose classes are created one by one; others create their own
 TCMSG = struct.Struct("=BxxxiIII")  # struct tcmsg: family, interface, handle, parent, info
 
 

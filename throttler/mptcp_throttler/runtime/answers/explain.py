@@ -23,11 +23,9 @@ from mptcp_throttler.views.answers import EventAnswer, ExplainAnswer, ExplainedC
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
 
-MAX_CONNECTIONS: Final = 50
-"""Maximum number of explained connections. If a client has more, the latest ones are explained."""
+MAX_CONNECTIONS: Final = 50  # Maximum number of explained connections. If a client has more, it is the latest ones.
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
-_STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")
-"""The stages in the engine's order."""
+_STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")  # in the engine's order
 _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
 _KINDS: Final = {"budgets": Kind.BUDGET, "steering": Kind.STEER}
 

@@ -31,8 +31,7 @@ from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_w
 log = logging.getLogger(__name__)
 
 MAX_CLASSES: Final = 256  # Maximum number of listed classes. A policy with caps per client may have more.
-MAX_BUDGETS: Final = 100
-"""Maximum number of listed accounts. If the policy has more budgets than this, one account of each is listed."""
+MAX_BUDGETS: Final = 100  # maximum number of listed accounts; one of each budget if the policy has more budgets
 MAX_TUNNEL_PATHS: Final = 1000
 
 

@@ -23,8 +23,7 @@ from mptcp_throttler.views.answers import Difference, WhatIfAnswer
 from mptcp_throttler.views.requests import RequestError
 from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
 
-MAX_LISTED: Final = 200
-"""Maximum number of subflows listed as changed, and also of those listed as capped without a change."""
+MAX_LISTED: Final = 200  # maximum number of subflows listed as changed, and of those listed as capped without a change
 MAX_SECONDS: Final = 2.5  # maximum duration of the query, because the console waits for 3 s
 NICE: Final = 0  # priority (nice value) of the child: the same as that of the proxy
 
@@ -37,8 +36,7 @@ class _Treatment:
     """Name of the rule, and limits of the cap, which may come from a budget or from load balancing."""
     steering: str = ""
     budget: Budget | None = None  # the budget that meters the subflow, whether it is used up or not
-    dry_run: bool = False
-    """Whether none of this is applied because of a dry run. Set only if a cap or a steering mode would apply."""
+    dry_run: bool = False  # whether a dry run keeps this from being applied, if a cap or a steering mode would be
 
     @property
     def capped(self) -> bool:

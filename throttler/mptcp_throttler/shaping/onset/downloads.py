@@ -57,8 +57,7 @@ class SocketChanges:
     wanted: dict[int, SocketLimit] = field(default_factory=dict)
     forgotten: list[int] = field(default_factory=list)  # sockets that need no limit any longer
     planned: bool = False  # whether the plan changed
-    at_once: bool = False
-    """Whether some limits must be in force before their sockets send again, because these begin or stop to rest."""
+    at_once: bool = False  # whether some must be in force before their sockets send, as these begin or stop to rest
 
 
 class State(enum.Enum):
@@ -77,13 +76,10 @@ class _Socket:
     cookie: int = 0  # cookie of the socket; 0 until the first sample
     limit: SocketLimit = NO_LIMIT
     rests: bool = False  # whether the pacing rate is 0 instead of the rate in ``limit``
-    limited: bool = False
-    """Whether a sample showed a pacing limit. If none did, only further acknowledged bytes prove that it is lifted."""
+    limited: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
     transition: RateTransition | None = None
-    sent: int = 0
-    """Bytes sent at the last step of the transition; while releasing, acknowledged at the first check, -1 before it."""
-    charged: bool = False
-    """Whether the transition's bytes are charged to the cap, because the cap was already in force for other users."""
+    sent: int = 0  # bytes sent at the transition's last step; while releasing, acknowledged at the first check, or -1
+    charged: bool = False  # whether the transition's bytes are charged to the cap, already in force for other users
     demand: Demand = field(default_factory=Demand)
 
 

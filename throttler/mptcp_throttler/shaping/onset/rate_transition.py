@@ -35,8 +35,7 @@ For lower targets it is proportionally smaller: one assignment then takes longer
 paths."""
 UNSENT_GROWTH_RATE = 5_000_000
 RAMP_SECONDS = 0.6
-MAX_DRAIN_SECONDS = 0.3
-"""Maximum length of the drain. A cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip."""
+MAX_DRAIN_SECONDS = 0.3  # a cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip
 DRAINED = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound
 ASSIGNMENT_BYTES = 65_536  # one assignment of the scheduler (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)
 SETTLE_ASSIGNMENTS = 4
@@ -45,8 +44,7 @@ MIN_UNSENT_BYTES = 2 * 1448
 
 LOWERED_SHARE = 0.5
 MIN_DEBT_SECONDS = 0.05
-MAX_DEBT_SECONDS = 4.0
-"""Maximum debt, as time at the cap's rate: other users' bytes slow a user down for at most twice this time."""
+MAX_DEBT_SECONDS = 4.0  # maximum debt, as time at the cap's rate: other users' bytes slow a user down for twice this
 FORGOTTEN_SECONDS = 10.0
 PAUSE_SECONDS = 10.0
 MARGIN = 1.5  # factor on the computed bytes of one transition, because its rates are estimates and samples come late
@@ -73,8 +71,7 @@ class RateTransition:
     start: int
     target: int
     began: float
-    held: int | None = None
-    """The rate of the previous cap, which stays in force until the ramp begins; None if there was no cap."""
+    held: int | None = None  # the rate of the previous cap, if any, which stays in force until the ramp begins
     phase: Phase = Phase.DRAIN
     ramp_began: float = 0.0
 

@@ -22,15 +22,12 @@ from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 
 SHARE_SECONDS = 0.5  # seconds between two samples of the subflows under a shared cap
 COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is counted
-SILENT_SECONDS = 0.5
-"""A subflow loses its part if no byte is delivered for this long; sampled every 0.5 s, it does within 1 s."""
+SILENT_SECONDS = 0.5  # a subflow loses its part if no byte is delivered for so long: by its samples, within 1 s
 SILENT_ROUND_TRIPS = 2
 SILENT_TURNS = 2  # the same time in round trips and in turns of the cap (``turn_seconds``), if these are longer
-HEADROOM = 1.1
-"""Factor on the level: a subflow below its level may want more at any moment, and HTB enforces the cap anyway."""
+HEADROOM = 1.1  # factor on the level: a subflow below it may want more at any moment, and HTB enforces the cap
 
-LOW_RATE = 5_000_000
-"""Bits/s. From this rate on, one assignment leaves within 0.1 s, and the kernel's own buffer is large enough."""
+LOW_RATE = 5_000_000  # Bits/s. From this rate on, an assignment leaves in 0.1 s, and the kernel's own buffer is enough.
 BESIDE_RATE = 96_000_000
 """Bits/s that the other paths can send, thanks to the buffer, while one assignment leaves. The value is high because
 the kernel also counts overhead: with another path of 30 Mbit/s, 64 Mbit/s were not always enough."""

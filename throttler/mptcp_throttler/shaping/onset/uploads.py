@@ -35,8 +35,7 @@ STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
 """Maximum length of a ramp; then the cap is in force in any case. The lag counts less and less: even if it is at its
 limit all the time, the rate falls to 1/55."""
-MAX_BASE_LAG_SECONDS = 0.3
-"""Maximum part of the initial lag that is ignored, because it may be a difference between the delays of the paths."""
+MAX_BASE_LAG_SECONDS = 0.3  # maximum of the initial lag that counts as a difference between the delays of the paths
 MAX_STEP_SECONDS = 0.2  # longer pauses between two steps of a ramp count as this
 SLICE = 128
 MAX_UNSAMPLED_SECONDS = 3.0  # if the rate of a subflow was not measured after this time, its cap begins at once
