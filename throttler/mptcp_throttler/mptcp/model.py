@@ -11,6 +11,7 @@ stamps of its packets. They are always arguments.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple, TypeVar
@@ -201,6 +202,9 @@ class KernelSubflow(NamedTuple):
     def delivered(self) -> int:
         """Bytes that arrived, in order or not."""
         return self.bytes_acked + self.tcp.sacked * self.tcp.mss
+
+
+Sockets = Mapping[FourTuple, KernelSubflow]
 
 
 class ClosedSocket(NamedTuple):

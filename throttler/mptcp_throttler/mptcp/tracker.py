@@ -40,6 +40,7 @@ from mptcp_throttler.mptcp.model import (
     KernelEventKind,
     KernelSubflow,
     Segment,
+    Sockets,
     unmapped,
 )
 
@@ -113,7 +114,7 @@ class Tracker:
             events += more
         return events
 
-    def answer(self, asked: Iterable[FourTuple], found: Mapping[FourTuple, KernelSubflow], time: float) -> list[Event]:
+    def answer(self, asked: Iterable[FourTuple], found: Sockets, time: float) -> list[Event]:
         """Apply a look-up at *time*: the sockets *found* of the subflows *asked* for, in any socket state."""
         events: list[Event] = []
         for four_tuple in asked:

@@ -18,7 +18,7 @@ from typing import Final
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets, Netfilter
-from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, SocketDetails
+from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, SocketDetails, Sockets
 from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
@@ -171,7 +171,7 @@ class _SocketsAndPaths(KernelSockets):
         yield from self._sockets.pieces()
         yield [each.socket for each in self._tunnels.table.paths.values()]
 
-    def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         paths = self._tunnels.table.paths
         there = {each: paths[each].socket for each in four_tuples if each in paths}
         return {**self._sockets.look_up(self._others(four_tuples)), **there}

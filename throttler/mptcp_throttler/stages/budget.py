@@ -21,7 +21,7 @@ from heapq import nlargest
 from typing import Final
 
 from mptcp_common.units import approximate_size, format_rate
-from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.budget import Usage
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.policy.verdict import BEFORE, Cap, ScopeKey, Verdict, joined
@@ -122,7 +122,7 @@ class MeteredSockets:
             metered.next_accounts = ()
             self.release(metered.four_tuple, metered.token)
 
-    def sample(self, sockets: Mapping[FourTuple, KernelSubflow], complete: bool, now: float) -> Iterator[None]:
+    def sample(self, sockets: Sockets, complete: bool, now: float) -> Iterator[None]:
         """Count the growth of the counters of *sockets*; yield after every slice."""
         self.now = now
         for number, four_tuple in enumerate(list(self.metered if complete else sockets), 1):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mptcp_common.units import format_rate
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Onset, Policy
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.shaping.birth import REST_AT_ONCE
@@ -90,7 +90,7 @@ class _Resting:
     def at_rest(self) -> set[FourTuple]:
         return self.slow_that_rest() | self.resting.keys()
 
-    def begin_window(self, there: Mapping[FourTuple, KernelSubflow], read: float) -> None:
+    def begin_window(self, there: Sockets, read: float) -> None:
         self.read, self.delivered = read, {each: sample.delivered for each, sample in there.items()}
         self.waited = True
         for slow in self.slow_ones.values():
@@ -195,7 +195,7 @@ class RestStage(Stage):
                 changed = []
         yield Outcome(changed)
 
-    def _observe(self, known: _Resting, sockets: Mapping[FourTuple, KernelSubflow]) -> bool:
+    def _observe(self, known: _Resting, sockets: Sockets) -> bool:
         there = {each: sockets[each] for each in known.others if each in sockets}
         if not there:
             return False
@@ -221,7 +221,7 @@ class RestStage(Stage):
         known.begin_window(there, read)
         return before != known.at_rest()
 
-    def _judge_capped(self, known: _Resting, rate: float, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
+    def _judge_capped(self, known: _Resting, rate: float, sockets: Sockets) -> None:
         """Let capped subflows rest or wake, depending on the *rate* of the others, bits/s."""
         # Assume that all connections that use a cap share it equally.
         left = {each: ceil / max(1, self._flowing[scope]) for each, (scope, ceil) in known.capped.items()}

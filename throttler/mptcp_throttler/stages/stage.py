@@ -11,10 +11,10 @@ when the sockets were read (``KernelSubflow.read``), which also differ between t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
 
@@ -25,7 +25,7 @@ class Samples(NamedTuple):
     """Samples of the sockets of some subflows."""
 
     time: float  # end of the sweep or look-up that read them, monotonic seconds
-    sockets: Mapping[FourTuple, KernelSubflow]
+    sockets: Sockets
     complete: bool  # whether all watched subflows were sampled, so that a missing one has no socket
     asked: Collection[FourTuple] = ()  # the watched or urgent subflows requested; ``sockets`` may have others, too
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
@@ -109,7 +109,7 @@ class BackupFlags:
                 effects.append(SetBackup(token, four_tuple, action.backup, rule))
         return effects
 
-    def taken_back(self, sockets: Mapping[FourTuple, KernelSubflow]) -> list[SetBackup]:
+    def taken_back(self, sockets: Sockets) -> list[SetBackup]:
         """Return the effects that clear unexplained flags of existing sockets."""
         return [self._set[each] for each in self.to_take_back if each in sockets]
 
@@ -175,7 +175,7 @@ class _Steered:
         """Restart the count of samples, because the policy or the steered subflows changed."""
         self.samples, self.at_rest = 0, False
 
-    def rest(self, sockets: Mapping[FourTuple, KernelSubflow], now: float) -> bool:
+    def rest(self, sockets: Sockets, now: float) -> bool:
         """Record a sample if it needs no action. If it needs one, return False and record nothing."""
         limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
         moved_at_all = False

@@ -14,12 +14,12 @@ its last sample, or in a life between two samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mptcp_throttler.mptcp.connection_table import TimedTable
-from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Share, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Consumer, Samples
@@ -224,7 +224,7 @@ class Traffic(Consumer):
         """Return how many subflows have a cap of *rule*, counted once per direction."""
         return sum(cap.subflows for key, cap in self.caps.items() if key.rule == rule)
 
-    def begin(self, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
+    def begin(self, sockets: Sockets) -> None:
         """Count from now on; the bytes in *sockets* are from before the daemon's start."""
         for four_tuple, subflow in self._subflows.items():
             socket = sockets.get(four_tuple)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets, Subflow
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.verdict import Verdict
@@ -22,9 +22,6 @@ from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budgets_of
 from mptcp_throttler.views.requests import Request
 from mptcp_throttler.views.words import address_text, end_text
-
-Samples = Mapping[FourTuple, KernelSubflow]
-
 
 # status
 
@@ -63,7 +60,7 @@ class _SubflowAnswers:
         self._download, self._upload = snapshot.planners
         self._landing, self._upload_landing = set(self._download.onsets()), set(self._upload.onsets())
 
-    def of(self, connection: Connection, samples: Samples) -> list[answers.SubflowAnswer]:
+    def of(self, connection: Connection, samples: Sockets) -> list[answers.SubflowAnswer]:
         down, up = by_direction(self._snapshot.verdicts(connection.token))
         found: list[answers.SubflowAnswer] = []
         ahead, paths = self._snapshot.engine.ahead, self._snapshot.engine.tunnels.table.paths
@@ -195,7 +192,7 @@ def details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Conn
         }
 
 
-def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Samples) -> tuple[int, int]:
+def _carried(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple[int, int]:
     """Return the bytes sent and received, from the socket or, if it is not in *samples*, from the last sample."""
     sample = samples.get(four_tuple)
     if sample is not None:

@@ -16,7 +16,7 @@ from mptcp_common import __version__
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, SocketDetails, Subflow
+from mptcp_throttler.mptcp.model import Connection, FourTuple, SocketDetails, Sockets, Subflow
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
@@ -99,7 +99,7 @@ class Snapshot:
                 if (subflow.four_tuple.remote, subflow.four_tuple.remote_port) == endpoint:
                     yield connection, subflow
 
-    def latest_samples(self) -> Mapping[FourTuple, KernelSubflow]:
+    def latest_samples(self) -> Sockets:
         """Return the samples of the last sweep, or of a new sweep if the last one is old."""
         sampler = self.engine.sampler
         if not sampler.is_current():
@@ -110,9 +110,7 @@ class Snapshot:
                 log.error("%s; the status shows older byte counts", error)
         return sampler.latest
 
-    def look_up(
-        self, four_tuples: Sequence[FourTuple]
-    ) -> tuple[Mapping[FourTuple, KernelSubflow], Mapping[FourTuple, SocketDetails]]:
+    def look_up(self, four_tuples: Sequence[FourTuple]) -> tuple[Sockets, Mapping[FourTuple, SocketDetails]]:
         """Return the current state of these sockets from the kernel."""
         try:
             sockets = self._sockets()

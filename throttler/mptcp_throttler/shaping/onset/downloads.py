@@ -22,7 +22,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.shaping.birth import held
 from mptcp_throttler.shaping.cap import Level, LiveCap
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
@@ -177,9 +177,7 @@ class DownloadOnsets:
             self._complete(four_tuple)
         self._taken()
 
-    def observe(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float
-    ) -> Iterator[SocketChanges]:
+    def observe(self, asked: Collection[FourTuple], sockets: Sockets, now: float) -> Iterator[SocketChanges]:
         """Process the samples of the subflows *asked* for; those missing from *sockets* have no socket. Yield the
         changes in slices, so that the caller can do something else in between."""
         self._now = now
@@ -188,9 +186,7 @@ class DownloadOnsets:
                 yield self._taken()
         yield self._taken()
 
-    def _steps(
-        self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float
-    ) -> Generator[None]:
+    def _steps(self, asked: Collection[FourTuple], sockets: Sockets, now: float) -> Generator[None]:
         """Process the samples; yield after each subflow. A cap that changes between two slices loses its level."""
         caps, pending = dict[int, LiveCap](), list[FourTuple]()
         for four_tuple in asked:

@@ -14,11 +14,11 @@ numbers show how far it is behind: on the other paths they are ahead by what tho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.shaping.model import GENTLE_FALL
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.plan import Planner
@@ -86,7 +86,7 @@ class UploadOnsets:
         wanted = (each for four_tuple, ramp in self._ramps.items() for each in (four_tuple, *ramp.siblings))
         return list(dict.fromkeys(wanted))
 
-    def observe(self, asked: Collection[FourTuple], sockets: Mapping[FourTuple, KernelSubflow], now: float) -> None:
+    def observe(self, asked: Collection[FourTuple], sockets: Sockets, now: float) -> None:
         """Process the samples of the subflows *asked* for; those missing from *sockets* have no socket."""
         for four_tuple in asked:
             sample, ramp = sockets.get(four_tuple), self._ramps.get(four_tuple)
@@ -147,7 +147,7 @@ def fall(rate: float, lag: float, others: float, impatience: float = 0.0) -> flo
     return min(FALL, FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(impatience, slowing))
 
 
-def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Mapping[FourTuple, KernelSubflow]) -> None:
+def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
     """Measure how far the data of a subflow are behind those of its siblings."""
     others = [sockets[each] for each in ramp.siblings if each in sockets]
     if not others:
