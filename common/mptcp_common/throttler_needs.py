@@ -23,14 +23,8 @@ HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
 PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
 OF_KERNEL = (HTB, PFIFO, PACKETS, SOCKETS)
 """Needed by every policy."""
-BY_IPTABLES: Final = "iptables"
 BY_NFTABLES: Final = "nftables"
 BY_EITHER: Final = "auto"
-BACKENDS = (BY_IPTABLES, BY_NFTABLES)
-"""How packets find their classes: the words of the throttler's settings, in the order of ``auto``."""
-IPTABLES_THERE = Path("/proc/net/ip_tables_names")
-"""Exists if iptables is built in or loaded. A trial of iptables loads its modules, and the throttler would use it after
-its next start."""
 INGRESS = "nftables at ingress"
 FOR_UPLOADS = (TBF, IFB, INGRESS)
 """Also needed by rules for uploads."""
@@ -58,10 +52,37 @@ class _Feature(NamedTuple):
     """Names of the shared library that the throttler uses for it."""
     works: str = ""
     """The text about a working backend."""
+    there: str = ""
+    """For a backend whose trial loads its modules: a file that exists if they are loaded or built in."""
 
 
 _FINDS = "packets find their classes by it"
+_BACKENDS = {
+    "iptables": _Feature(
+        "iptables",
+        _FINDS,
+        "-a iptable_mangle ip6table_mangle xt_set xt_length ip_set_hash_ipportip",
+        "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET, CONFIG_NETFILTER_XT_MATCH_LENGTH or "
+        "CONFIG_IP_SET_HASH_IPPORTIP",
+        "iptables",
+        works="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
+        there="/proc/net/ip_tables_names",
+    ),
+    BY_NFTABLES: _Feature(
+        "nftables",
+        _FINDS,
+        "nf_tables",
+        "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET",
+        "libnftables1",
+        NFTABLES,
+        works="nf_tables maps on postrouting work",
+    ),
+}
+BACKENDS = tuple(_BACKENDS)
+"""How packets find their classes: the words of the throttler's settings, in the order of ``auto``. The adapter of each
+is the module of its name in ``mptcp_throttler.kernel.netfilter``."""
 _FEATURES = {
+    **_BACKENDS,
     HTB: _Feature("HTB", "it is what caps a subflow", "sch_htb", "CONFIG_NET_SCH_HTB"),
     PFIFO: _Feature("pfifo", "it keeps the queue of a cap short", "sch_fifo", "CONFIG_NET_SCH_FIFO"),
     TBF: _Feature("TBF", "it cuts the large segments of capped uploads", "sch_tbf", "CONFIG_NET_SCH_TBF"),
@@ -72,24 +93,6 @@ _FEATURES = {
         "subflows are counted by socket diagnostics",
         "-a inet_diag tcp_diag mptcp_diag",
         "CONFIG_INET_DIAG",
-    ),
-    BY_IPTABLES: _Feature(
-        "iptables",
-        _FINDS,
-        "-a iptable_mangle ip6table_mangle xt_set xt_length ip_set_hash_ipportip",
-        "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET, CONFIG_NETFILTER_XT_MATCH_LENGTH or "
-        "CONFIG_IP_SET_HASH_IPPORTIP",
-        "iptables",
-        works="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
-    ),
-    BY_NFTABLES: _Feature(
-        "nftables",
-        _FINDS,
-        "nf_tables",
-        "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET",
-        "libnftables1",
-        NFTABLES,
-        works="nf_tables maps on postrouting work",
     ),
     BY_EITHER: _Feature("netfilter", _FINDS, "nf_tables", "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET", "libnftables1"),
     INGRESS: _Feature(
@@ -111,6 +114,12 @@ def name_of(feature: str) -> str:
 def what_works(backend: str) -> str:
     """Return what works of the working *backend*, in words."""
     return _FEATURES[backend].works
+
+
+def backends_there() -> tuple[str, ...]:
+    """Return the backends whose trial loads no kernel module. The daemon, which cannot load modules itself, would use
+    a loaded one after its next start."""
+    return tuple(name for name, each in _BACKENDS.items() if not each.there or Path(each.there).exists())
 
 
 def by_nftables(feature: str) -> bool:

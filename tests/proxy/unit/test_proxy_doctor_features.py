@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from doctor_findings import is_complete
 
+from mptcp_common import throttler_needs
 from mptcp_common.findings import Status
 from mptcp_common.library_counters import COUNTERS
-from mptcp_common.throttler_needs import BY_IPTABLES, BY_NFTABLES
+from mptcp_common.throttler_needs import BACKENDS, backends_there
 from mptcp_common.throttler_trial import Results, attempt, in_fresh_namespace
 from mptcp_proxy.doctor import features, reading
 from mptcp_proxy.places import Role
@@ -157,9 +158,9 @@ def test_the_probe_tells_reasons() -> None:
 @pytest.mark.parametrize(
     ("loaded", "nftables", "tried"),
     [
-        (True, None, [{BY_IPTABLES, BY_NFTABLES}]),
-        (False, None, [{BY_NFTABLES}]),
-        (False, "No such file or directory", [{BY_NFTABLES}, {BY_IPTABLES}]),
+        (True, None, [{"iptables", "nftables"}]),
+        (False, None, [{"nftables"}]),
+        (False, "No such file or directory", [{"nftables"}, {"iptables"}]),
     ],
 )
 def test_no_module_of_iptables_is_loaded_where_nftables_works(
@@ -170,11 +171,12 @@ def test_no_module_of_iptables_is_loaded_where_nftables_works(
 
     def trial(module: str, features: list[str]) -> tuple[Results, str]:
         if module == "mptcp_throttler.kernel.feature_probe":
-            asked.append({BY_IPTABLES, BY_NFTABLES} & set(features))
-        return {each: nftables if each == BY_NFTABLES else None for each in features}, ""
+            asked.append(set(BACKENDS) & set(features))
+        return {each: nftables if each == "nftables" else None for each in features}, ""
 
     monkeypatch.setattr(reading, "in_fresh_namespace", trial)
-    monkeypatch.setattr(reading, "IPTABLES_THERE", tmp_path if loaded else tmp_path / "absent")
+    monkeypatch.setattr(throttler_needs, "Path", lambda name: tmp_path if loaded else tmp_path / "absent")
+    assert backends_there() == (BACKENDS if loaded else ("nftables",))
     results, refusal = reading.probe(Role.PROXY, "")
     assert asked == tried
-    assert (results[BY_NFTABLES], refusal) == (nftables, "")
+    assert (results["nftables"], refusal) == (nftables, "")

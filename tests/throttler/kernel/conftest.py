@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from throttler_site import Site, make_site, untouched_afterwards
 
+from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import wait_until
 
 
-@pytest.fixture(scope="module", params=["iptables", "nftables"])
+@pytest.fixture(scope="module", params=BACKENDS)
 def site(
     request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> Site:

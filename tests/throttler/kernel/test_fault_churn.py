@@ -13,6 +13,7 @@ from bpf_objects import opened_map
 from faults import GENEROUS
 from throttler_site import Site, ask, clients, connected, listening, make_site, running, until
 
+from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import Testbed
 from mptcp_throttler.kernel.bpf import LIMITS, METER
 
@@ -85,7 +86,7 @@ def has_left(site: Site) -> bool:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_none_is_missed_and_nothing_is_kept(
     backend: str, make_module_testbed: Callable[..., Testbed], require: Any
 ) -> None:

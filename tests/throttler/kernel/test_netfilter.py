@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 from fakes import FakeNetfilter
 from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
+from throttler_site import needed_by
 
 from mptcp_common.kernel_error import KernelError
+from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import LiveNode
 from mptcp_throttler.kernel.netfilter import iptables
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
@@ -21,12 +23,12 @@ from mptcp_throttler.shaping.model import Target
 pytestmark = pytest.mark.kernel
 
 
-@pytest.fixture(params=["fake", "iptables", "nftables"])
+@pytest.fixture(params=["fake", *BACKENDS])
 def netfilter(request: pytest.FixtureRequest, host: LiveNode, require: object) -> Iterator[Netfilter]:
     if request.param == "fake":
         yield FakeNetfilter()
         return
-    require("ipset", "iptables-legacy") if request.param == "iptables" else require("nftables")  # type: ignore[operator]
+    require(*needed_by(request.param))  # type: ignore[operator]
     with host.entered():
         _, port = open_netfilter(request.param, OWNERSHIP)
         yield port

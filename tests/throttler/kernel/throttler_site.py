@@ -133,8 +133,13 @@ class Site:
         nothing_left(before, self.state)
 
 
+def needed_by(backend: str) -> tuple[str, ...]:
+    """Return the features of the testbed that a netfilter backend needs."""
+    return {"iptables": ("ipset", "iptables-legacy")}.get(backend, (backend,))
+
+
 def make_site(backend: str, make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
-    require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))
+    require("htb", *needed_by(backend))
     testbed = make_module_testbed()
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)

@@ -11,7 +11,6 @@ from sampling import four_tuple
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.actions import MOST_LINES, Actions
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
@@ -35,7 +34,7 @@ def path_manager() -> Refusing:
 
 @pytest.fixture
 def effects(path_manager: Refusing) -> Actions:
-    stage = SteeringStage(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
+    stage = SteeringStage()
     return Actions(path_manager, {}, None, stage, None)  # type: ignore[arg-type]
 
 

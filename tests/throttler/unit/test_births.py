@@ -58,7 +58,7 @@ def test_a_rule_without_paths_is_for_all_of_them() -> None:
 
 
 def test_nothing_where_nothing_is_capped() -> None:
-    assert births(policy(RULE, dry_run=True).enforced, [], lambda scope: None) == {}
+    assert births(policy(RULE, dry_run=True).applied, [], lambda scope: None) == {}
     assert found(replace(RULE, direction=frozenset({Direction.UP}))) == {}
     assert found(replace(RULE, throttle=None), RULE) == {}
     assert births(policy(RULE), [False], lambda scope: None) == {}

@@ -205,7 +205,7 @@ def test_a_policy_that_steers_by_order_again_keeps_the_keeper(host: FakeHost) ->
     run(host, script)
 
 
-@pytest.mark.parametrize("policy", [BALANCED, DRY_RUN])
+@pytest.mark.parametrize("policy", [BALANCED, DRY_RUN.applied])
 def test_other_policies_need_nothing(host: FakeHost, policy: Any) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(policy)

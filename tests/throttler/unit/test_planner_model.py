@@ -226,7 +226,7 @@ class History(RuleBasedStateMachine):
         """Reload a policy in which one rule has another rate and onset."""
         throttles = {each.name: each.throttle for each in self.policy.rules if each.throttle is not None}
         name = list(throttles)[pick % len(throttles)]
-        throttles[name] = replace(throttles[name], rate=rate, ceil=rate, onset=onset)
+        throttles[name] = replace(throttles[name], rate=rate, ceil=rate, landing=onset)
         self.reload(throttles, turned=False)
 
     @rule()

@@ -129,7 +129,7 @@ def test_it_never_rests(why: str) -> None:
     scene = Scene(policy(512_000, **({"landing": "at-once"} if why == "hard cap" else {})))
     scene.stage.possible = why != "impossible"
     if why == "dry run":
-        scene.stage.set_policy(replace(scene.policy, dry_run=True))
+        scene.stage.acts = False
     if why == "alone":
         scene.flows[1] = [scene.first[0]]
     assert not scene.apply()

@@ -56,7 +56,7 @@ class Host:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.guard = GuardStage(policy)
-        self.steering = SteeringStage(policy)
+        self.steering = SteeringStage()
         self.stages: tuple[Stage, ...] = (self.guard, self.steering)
         self.flows = {
             number: (

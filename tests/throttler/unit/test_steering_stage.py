@@ -40,7 +40,7 @@ class Scene:
         self.willing = willing
         self.ethernet, self.wifi = capped(100 * MBIT), free(30 * MBIT)
         self.flows: list[Flow] = [self.ethernet, self.wifi]
-        self.stage = SteeringStage(policy)
+        self.stage = SteeringStage()
         self.backup: dict[int, bool] = {}
         """Backup flags, by client port and path."""
         self.effects: list[SetBackup] = []
@@ -230,7 +230,8 @@ def test_a_four_tuple_used_again_gets_a_flag_of_its_own() -> None:
 
 def test_a_dry_run_does_nothing() -> None:
     for policy in (STANDBY, BALANCE):
-        scene = Scene(replace(policy, dry_run=True))
+        scene = Scene(policy)
+        scene.stage.acts = False
         scene.apply()
         assert not scene.run(5)
         assert all(each.throttle is None for each in scene.verdicts)
@@ -373,7 +374,7 @@ def test_a_flag_outlives_samples_that_are_older_than_its_subflow() -> None:
 
 
 def test_subflows_of_nobody_are_ignored() -> None:
-    stage = SteeringStage(STANDBY)
+    stage = SteeringStage()
     stranger = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)
     assert observed(stage, sampled(1.0, [stranger])) == ([], [])
 
@@ -393,7 +394,7 @@ def test_a_connection_stays_urgent_after_a_sweep_that_took_longer_than_it_does()
 
 def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
     """Defect: each had data waiting only for a moment, and a page took as long as over the first path alone."""
-    stage = SteeringStage(PRIORITY)
+    stage = SteeringStage()
     hosts = [2] * 8 + [3]
     flows = [
         [

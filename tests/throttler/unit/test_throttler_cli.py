@@ -61,7 +61,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("backend", ["iptables", "nftables"])
+@pytest.mark.parametrize("backend", throttler_needs.BACKENDS)
 def test_plan_prints_the_kernel_state_as_commands(
     settings: Path, capsys: pytest.CaptureFixture[str], backend: str
 ) -> None:
@@ -80,7 +80,8 @@ def test_plan_prints_the_commands_of_the_backend_that_this_host_would_choose(
     backend: str,
 ) -> None:
     """Defect: under ``netfilter: auto``, plan printed the commands for iptables on every host."""
-    monkeypatch.setattr(backends, "IPTABLES_THERE", Path("/") if legacy else Path("/nowhere"))
+    there = throttler_needs.BACKENDS if legacy else ("nftables",)
+    monkeypatch.setattr(backends, "backends_there", lambda: there)
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     assert capsys.readouterr().out == (GOLDEN / f"plan-{backend}.txt").read_text()
 

@@ -29,8 +29,7 @@ from mptcp_throttler.replay.replay import Entry, Replay
 from mptcp_throttler.views.words import end_text
 
 _CLOCK: Final = "%H:%M:%S.%f"
-_BY_TIME: Final = ("segment", "clock", "budget")
-"""Kinds of entries that the segment before them did not cause."""
+_BY_TIME: Final = ("segment", "clock", "budget")  # kinds of entries that the segment before them did not cause
 _NOTES: Final = {
     "version_0": ("SYN", " for MPTCP version 0 (RFC 6824), which is not tracked"),
     "misdirected": (
@@ -151,7 +150,6 @@ def _remote_end(entry: Entry) -> str:
 
 
 def _summary(run: Replay) -> Iterator[str]:
-    """Yield the totals as text lines."""
     seconds = run.now - (run.first or 0.0)
     yield (
         f"{counted(run.connections, 'connection')}, {counted(run.subflows, 'subflow')} and "

@@ -122,7 +122,6 @@ def silent_tunnels(settings: Settings) -> Iterator[Problem]:
 
 
 def listening_ports(tables: Iterable[str]) -> set[int]:
-    """Return the listening ports in the kernel's *tables*."""
     return {each.local_port for table in tables for each in sockets(table.splitlines(), LISTEN)}
 
 
@@ -157,11 +156,6 @@ def library_problems(
         yield _lacking(settings, "", lack, Severity.WARNING)
 
 
-def library_problems_here(settings: Settings, policy: Policy) -> Iterator[Problem]:
-    """Yield the :func:`library_problems` of this host."""
-    return library_problems(settings, policy, needs.loads, os.uname().release, Path(needs.KERNEL_TYPES).exists())
-
-
 def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
     """Return the kernel features that *settings* and *policy* need, without nftables if its library is missing."""
     wanted = (*needs.OF_KERNEL, settings.netfilter, *(needs.FOR_UPLOADS if policy.acts_on_upload else ()))
@@ -174,7 +168,7 @@ def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], 
 def kernel_problems(
     settings: Settings, policy: Policy, results: Mapping[str, str | None], refusal: str = ""
 ) -> Iterator[Problem]:
-    """Yield the needed features that the kernel lacks, by the results of ``kernel.feature_probe``, or a note of its
+    """Yield the needed features that the kernel lacks, by *results* of ``kernel.feature_probe``, or a note of its
     *refusal*."""
     if refusal:
         yield settings.problem("", "", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)

@@ -62,30 +62,25 @@ log = logging.getLogger(__name__)
 
 PROGRAMS = Path(__file__).parent / "sockets/programs"
 LIMITS, BIRTHS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
-"""The first program (and its map), the map of initial options, the iterator, and the program of counters (and its
-map)."""
+"""The program of limits and its map, the map of initial options, the iterator, the program of counters and its map."""
 MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
-MIN_SEND_BUFFER = 1 << 20
-"""Bytes. A smaller buffer does not help, and the socket could not get a larger one after the cap either."""
-USER_TIMEOUT = 300.0
-"""Seconds without acknowledgment of data after which the kernel closes a subflow."""
+MIN_SEND_BUFFER = 1 << 20  # Bytes. A smaller buffer does not help, and could not grow after the cap either.
+USER_TIMEOUT = 300.0  # seconds without acknowledgment of data after which the kernel closes a subflow
 _COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")
 _PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")
 _CLOSED = struct.Struct("=QQI4s16sII")
 """Keys and values of the maps: struct limit in ``programs/limits.h``; structs prefix and birth in
 ``programs/mptcp_throttler.c``; struct closed in ``programs/mptcp_thr_meter.c``."""
-_SETTINGS = struct.Struct("=QIII8192s4x")
-"""struct settings of ``programs/bpf.h``."""
+_SETTINGS = struct.Struct("=QIII8192s4x")  # struct settings of ``programs/bpf.h``
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
 _LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)
-"""In struct bpf_link_info; the cgroup id is 0 after somebody detached the program."""
+"""In struct bpf_link_info; cgroup id 0: somebody detached the program."""
 _ITERATOR_BYTES = 1 << 16
 _SOL_SOCKET, _SO_NETNS_COOKIE = 1, 71
 _IPPROTO_TCP, _TCP_CONGESTION = 6, 13
 _CGROUP2 = "cgroup2"
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
-"""System call numbers, the same on every architecture."""
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # system call numbers, the same on every architecture
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
@@ -95,8 +90,7 @@ class SocketPacing:
     def __init__(self, ownership: Ownership, user_timeout: float = USER_TIMEOUT, *, for_accepted: bool = True) -> None:
         """*user_timeout*: seconds. Without *for_accepted*, leave newly accepted sockets alone. Raises KernelError."""
         self._most = largest_send_buffer()
-        self.has_buffers = self._most >= MIN_SEND_BUFFER
-        """Whether sockets can have larger send buffers."""
+        self.has_buffers = self._most >= MIN_SEND_BUFFER  # whether sockets can have larger send buffers
         if not self.has_buffers:
             log.info("net.core.wmem_max is %d: caps of 1 to 3 Mbit/s may slow other paths down", self._most // 2)
         ports = ownership.listen_ports if for_accepted else ()
@@ -174,7 +168,6 @@ class SocketPacing:
         return self._iterator
 
     def close(self) -> None:
-        """Stop setting limits."""
         self._bpf.close()
 
 
@@ -242,7 +235,6 @@ class SocketMeter:
         return self._bpf.put_right()
 
     def close(self) -> None:
-        """Stop metering."""
         self._bpf.close()
 
 
@@ -259,13 +251,10 @@ def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
 class ProgramConstants:
     """Load-time constants. The program acts on sockets of the network namespace in which :meth:`packed` is called."""
 
-    ports: Iterable[int] = ()
-    """Listening ports of the connections to handle."""
-    user_timeout: float = 0.0
-    """Seconds that a socket may retransmit."""
+    ports: Iterable[int] = ()  # listening ports of the connections to handle
+    user_timeout: float = 0.0  # seconds that a socket may retransmit
     htb_major: int = 0
-    births: bool = False
-    """Whether subflows get initial options on acceptance."""
+    births: bool = False  # whether subflows get initial options on acceptance
 
     def packed(self) -> bytes:
         """Return struct settings. Raises KernelError."""
@@ -349,11 +338,9 @@ class MirroredMap:
         self._bpf = loaded
         self._table = table
         self._wanted: dict[bytes, bytes] = {}
-        self._touched: set[bytes] | None = None
-        """Keys changed since the current comparison began; None without one."""
+        self._touched: set[bytes] | None = None  # keys changed since the current comparison began; None without one
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the wanted value of *key*."""
         return self._wanted.get(key)
 
     def update(self, entries: Mapping[bytes, bytes]) -> None:

@@ -13,10 +13,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from ipaddress import ip_address
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_common.throttler_needs import BY_EITHER, BY_IPTABLES, BY_NFTABLES, INGRESS, IPTABLES_THERE
+from mptcp_common.throttler_needs import BACKENDS, BY_EITHER, INGRESS, backends_there
 from mptcp_common.throttler_trial import TRIALS, Results, attempt, in_fresh_namespace
 from mptcp_throttler.kernel.libraries import AsyncIPRoute
 from mptcp_throttler.kernel.netfilter.backends import NO_BACKEND, open_netfilter
@@ -26,8 +27,7 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import FIRST_MINOR, UPLOAD_DEVICE, Ownership, Target
 
-_LO = 1
-"""Index of the loopback interface, the only interface of a fresh namespace."""
+_LO = 1  # index of the loopback interface, the only interface of a fresh namespace
 _OURS = Ownership()
 _ENTRIES = {
     FourTuple(ip_address(local).packed, _OURS.listen_ports[0], ip_address(remote).packed, 50000): Target(
@@ -55,12 +55,11 @@ def _use_backend(wanted: str) -> None:
 
 
 def _either() -> None:
-    """Try what ``auto`` takes, if possible without loading the kernel's iptables modules. Once they are loaded, the
-    daemon, which cannot load them itself, would take iptables at its next start."""
-    if not IPTABLES_THERE.exists():
+    """Try what ``auto`` takes, if possible without loading kernel modules of a backend."""
+    there = backends_there()
+    for name in there if there != BACKENDS else ():
         with suppress(KernelError, OSError):  # the call below reports all reasons
-            _use_backend(BY_NFTABLES)
-            return
+            return _use_backend(name)
     _use_backend(BY_EITHER)
 
 
@@ -73,8 +72,7 @@ async def _use_at_ingress() -> None:
 
 _TRIALS: Mapping[str, Callable[[], None]] = {
     **TRIALS,
-    BY_IPTABLES: lambda: _use_backend(BY_IPTABLES),
-    BY_NFTABLES: lambda: _use_backend(BY_NFTABLES),
+    **{name: partial(_use_backend, name) for name in BACKENDS},
     BY_EITHER: _either,
     INGRESS: lambda: asyncio.run(_use_at_ingress()),
 }

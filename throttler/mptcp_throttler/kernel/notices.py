@@ -29,13 +29,10 @@ _QDISC, _CLASS = (36, 37), (40, 41)
 _IFINFOMSG_BYTES, _IFLA_IFNAME = 16, 3
 _NFT = 10 << 8
 _NEWGEN, _GEN_PROCESS, _GEN_NAME = _NFT | 15, 2, 3
-_NFGENMSG_BYTES, _TABLE = 4, 1
-"""Attribute number of the table name, in every nf_tables message except that of the generation."""
+_NFGENMSG_BYTES, _TABLE = 4, 1  # attribute of the table's name, in every nf_tables message but that of the generation
 _KINDS = {0: "table", 3: "chain", 6: "rule", 9: "set", 12: "entries"}
-_PORT_AT = 12
-"""Offset of the port id in the netlink header."""
-_MOST_PROCESSES = 1 << 22
-"""PID_MAX_LIMIT: a larger port id is not a process id."""
+_PORT_AT = 12  # offset of the port id in the netlink header
+_MOST_PROCESSES = 1 << 22  # PID_MAX_LIMIT: a larger port id is not a process id
 _LIMIT = 256
 
 UNKNOWN = "somebody whom the kernel does not name"
@@ -118,10 +115,8 @@ class NftablesNotices(NoticeSource):
 
     def __init__(self) -> None:
         super().__init__(NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
-        self._changed: dict[int, str] = {}
-        """Changes of unfinished transactions, by port id."""
-        self._libraries: set[int] = set()
-        """Port ids of this process's sockets that libraries opened."""
+        self._changed: dict[int, str] = {}  # changes of unfinished transactions, by port id
+        self._libraries: set[int] = set()  # port ids of this process's sockets that libraries opened
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind == _NEWGEN:

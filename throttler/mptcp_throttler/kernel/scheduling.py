@@ -25,18 +25,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-NICE = -20
-"""For workers, which may hold Python's lock, and for the loop if real time is refused."""
+NICE = -20  # for workers, which may hold Python's lock, and for the loop if real time is refused
 REAL_TIME_PRIORITY = 1
 TURN_SECONDS = 0.001
 PERIOD_SECONDS = 0.02
-BUSY = 0.9
-"""Share of a period from which the loop counts as busy. The kernel takes what is missing to 5 % of rest."""
+BUSY = 0.9  # Share of a period from which the loop counts as busy. The kernel takes what is missing to 5 % of rest.
 REST = 0.1
 """Rest after a busy period, as a share of it. Long turns make long periods: a fixed rest of 2 ms was too little for
 periods of 40 ms or more."""
-LONGEST_REST_SECONDS = 0.02
-"""Limit, so that a turn of seconds does not cause a rest of tenths of a second."""
+LONGEST_REST_SECONDS = 0.02  # limit, so that a turn of seconds does not cause a rest of tenths of a second
 
 
 def prefer_event_loop() -> None:

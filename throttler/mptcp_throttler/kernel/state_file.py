@@ -28,11 +28,9 @@ from mptcp_common.trust import distrust, throttler_uid
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
-_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Non-blocking: opening a pipe that somebody put there must not wait."""
+_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # non-blocking: opening a pipe put there must not wait
 _ADDRESS = "\0mptcp-throttler"
-_ASKED = 4096
-"""Listen backlog: nobody accepts the connections that ask who holds the address."""
+_ASKED = 4096  # listen backlog: nobody accepts the connections that ask who holds the address
 
 
 def read_state(path: Path) -> str | None:

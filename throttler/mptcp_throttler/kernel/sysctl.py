@@ -30,8 +30,7 @@ class OwnedSysctls:
 
     def __init__(self, state_directory: Path) -> None:
         self._note = state_directory / NOTE
-        self._noted: dict[str, str] = {}
-        """Content of the note, in case another program removes the file."""
+        self._noted: dict[str, str] = {}  # content of the note, in case another program removes the file
 
     def before(self, names: Iterable[str]) -> dict[str, str]:
         """Return the values of *names* before our change. Raises KernelError if they cannot be read."""

@@ -25,12 +25,8 @@ _FIN, _SYN, _RST, _ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFl
 
 @dataclass(slots=True)
 class Handshake:
-    """A captured handshake in progress."""
-
-    token: int | None
-    """From the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured."""
-    interface: str | None = None
-    """By which the proxy answered."""
+    token: int | None  # from the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured
+    interface: str | None = None  # by which the proxy answered
 
 
 class WireObserver:
@@ -39,8 +35,7 @@ class WireObserver:
     def __init__(self, table: ConnectionTable) -> None:
         self._table = table
         self.handshakes: TimedTable[FourTuple, Handshake] = TimedTable(table.limits.max_remembered)
-        self.refused: TimedTable[FourTuple, None] = TimedTable()
-        """Recently refused joins: a retransmitted one is not announced again."""
+        self.refused: TimedTable[FourTuple, None] = TimedTable()  # recently refused joins, to announce each once
 
     def segment(self, segment: Segment) -> list[Event]:
         table, counters, options = self._table, self._table.counters, segment.options
@@ -83,7 +78,6 @@ class WireObserver:
         return None if handshake is None else handshake.interface
 
     def expire(self, time: float) -> None:
-        """Forget handshakes and refusals that are too old at *time*."""
         before = time - self._table.limits.handshake_timeout
         self._table.counters.expired += self.handshakes.drop_until(before)
         self.refused.drop_until(before)

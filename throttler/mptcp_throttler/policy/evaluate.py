@@ -32,8 +32,7 @@ from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, j
 _REMEMBERED_SUBFLOWS: Final = 65_536
 """Size of the cache of facts: room for all subflows, because a reload asks for each in order, and a smaller LRU cache
 would never hit. An entry takes 250 to 300 bytes, all of them about 20 MB."""
-_REMEMBERED_ANSWERS: Final = 4096
-"""Cached answers per direction, one per situation."""
+_REMEMBERED_ANSWERS: Final = 4096  # cached answers per direction, one per situation
 
 _EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
@@ -68,20 +67,16 @@ def _compiled(policy: Policy) -> CompiledPolicy:
 class _Facts(NamedTuple):
     """What the policy says of a subflow regardless of the rest of its connection."""
 
-    path: str | None
-    """The first path that it is on."""
-    path_bits: int
-    """Bit set of all its paths, by position in the policy."""
-    from_clients: int
-    """Bit set of the rules from whose clients it comes, by position in the policy."""
+    path: str | None  # the first path that it is on
+    path_bits: int  # bit set of all its paths, by position in the policy
+    from_clients: int  # bit set of the rules from whose clients it comes, by position in the policy
 
 
 class _Answer(NamedTuple):
     """The verdict for every subflow in one situation and direction, without the subflow's four-tuple."""
 
     rule: Rule | None
-    scope: ScopeKey | None
-    """Without its member."""
+    scope: ScopeKey | None  # without its member
     throttle: Throttle | None
     reason: str
     budget: Rule | None
@@ -95,10 +90,8 @@ class CompiledRule(NamedTuple):
     rule: Rule
     exempts: bool
     conditions: Conditions
-    clients_bit: int
-    """0 for a rule for all clients."""
-    path_bits: int | None
-    """Bit set of the paths whose subflows it catches; None for all subflows."""
+    clients_bit: int  # 0 for a rule for all clients
+    path_bits: int | None  # bit set of the paths whose subflows it catches; None for all subflows
 
     def catches(self, situation: Situation) -> bool:
         return self.path_bits is None or bool(self.path_bits & situation.path_bits)
@@ -114,13 +107,11 @@ class Tried(NamedTuple):
     rule: str
     kind: Kind
     matched: bool
-    failed: str | None
-    """The first unmet condition, in words. For a rule that decided: why its cap is lifted."""
+    failed: str | None  # The first unmet condition, in words. For a rule that decided: why its cap is lifted.
     until: float | None = None
-    """When the rule's hours next change this, seconds since the epoch; None if never, or if the first unmet condition
-    is not the hours."""
-    since: float | None = None
-    """When the rule's hours last caused this; None as for ``until``."""
+    """When the rule's hours next change this, seconds since the epoch; None if never, or if another condition is unmet
+    first."""
+    since: float | None = None  # when the rule's hours last caused this; None as for ``until``
 
 
 def cap_text(throttle: Throttle) -> str:
@@ -130,8 +121,6 @@ def cap_text(throttle: Throttle) -> str:
 
 
 class CompiledPolicy:
-    """A policy compiled for fast evaluation."""
-
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
@@ -182,7 +171,6 @@ class CompiledPolicy:
         return tuple(verdicts)
 
     def count_paths(self, connection: Connection) -> int:
-        """Return the number of paths with subflows of *connection*."""
         return len(set(self._places(self._facts_of(connection.subflows))))
 
     def _facts_of(self, subflows: Collection[Subflow]) -> list[_Facts]:
@@ -231,13 +219,12 @@ class CompiledPolicy:
         else:
             throttle = rule.throttle
             scope = ScopeKey(rule.name, throttle.share, direction=direction)
-            verb = "would cap" if self.policy.dry_run else "caps"
+            verb, note = self.policy.cap_verb, self.policy.cap_note
             what = "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits, situation)}"
             active = f"{counted(situation.active, 'subflow')} active"
             if situation.expected > situation.paths:
                 active = f"{active}, {situation.active + situation.expected - situation.paths} anticipated"
-            dry = " (dry run)" if self.policy.dry_run else ""
-            reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{dry}"
+            reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{note}"
         budget, reason = self._also(Kind.BUDGET, situation, direction, reason)
         steer, reason = self._also(Kind.STEER, situation, direction, reason)
         return _Answer(

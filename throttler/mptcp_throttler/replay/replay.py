@@ -38,8 +38,7 @@ from mptcp_throttler.views.words import steered_reason
 
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
-MOST_ACCOUNTS: Final = 20
-"""Budget accounts in the summary; if the policy has more budgets, one of each."""
+MOST_ACCOUNTS: Final = 20  # budget accounts in the summary; if the policy has more budgets, one of each
 _SYN, _ACK, _ENDS = int(TcpFlag.SYN), int(TcpFlag.ACK), int(TcpFlag.FIN | TcpFlag.RST)
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
 _Key = tuple[FourTuple, Direction]
@@ -51,14 +50,12 @@ class Entry:
     """One observation or decision."""
 
     time: float
-    kind: str
-    """segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: docs/operator.md."""
+    kind: str  # segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: operator.md
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
     sender: str | None = None  # of a segment: client or proxy
-    details: Mapping[str, str | int | None] = field(default_factory=dict)
-    """What JSON has besides: path, rule, rate, ceil, direction."""
+    details: Mapping[str, str | int | None] = field(default_factory=dict)  # for JSON: path, rule, rate, ceil, direction
 
 
 @dataclass(slots=True)
@@ -70,8 +67,7 @@ class Carried:
     token: int = 0
     down: int = 0
     up: int = 0
-    highest: dict[bool, int] = field(default_factory=dict)
-    """Highest sequence number seen, plus one, by whether the client sends."""
+    highest: dict[bool, int] = field(default_factory=dict)  # highest sequence number plus 1, by whether a client's
 
     def begin(self, segment: Segment, from_client: bool) -> None:
         """Count from *segment* on, which made the subflow active."""
@@ -99,8 +95,6 @@ _NOTHING: Final = Carried(0)
 
 @dataclass(slots=True)
 class CapTotals:
-    """Totals of the caps of one rule."""
-
     caps: int = 0  # how often a subflow was capped; directions count separately
     seconds: float = 0.0
     bytes: int = 0  # captured, under the caps; no cap was applied to them
@@ -116,20 +110,17 @@ class Replay:
         self.segments = self.connections = self.subflows = 0
         self.older = 0  # subflows with MPTCP options whose SYN is not in the capture
         self.first: float | None = None
-        self.now = 0.0
-        """Time of the latest segment; it never goes back: a later segment with an earlier time counts as of then."""
+        self.now = 0.0  # time of the latest segment; never goes back: a segment with an earlier time counts as of then
         self.rules: dict[str, CapTotals] = {}
         self._tracker = Tracker(ports)
         self._endpoint = Endpoint()
         self._anticipation = Anticipation()
         self._budgets = BudgetStage()
         self._budgets.set_policy(policy)
-        self._asked: dict[FourTuple, bool] = {}
-        """Four-tuples with MPTCP options: whether their SYN was seen."""
+        self._asked: dict[FourTuple, bool] = {}  # four-tuples with MPTCP options: whether their SYN was seen
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
         self._active: dict[FourTuple, Carried] = {}
-        self._caps: dict[_Key, tuple[str, float, int]] = {}
-        """The caps in force: rule, begin, and the bytes that the subflow had carried before."""
+        self._caps: dict[_Key, tuple[str, float, int]] = {}  # in force: rule, begin, bytes that the subflow had carried
         self._moved: set[FourTuple] = set()  # subflows that carried data since the last sample
         self._tick = self._sample = self._change = math.inf
         """When to check for expired subflows, when to sample for budgets, when a rule's hours next begin or end."""

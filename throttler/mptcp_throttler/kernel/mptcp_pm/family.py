@@ -45,8 +45,7 @@ _ATTR_ADDR, _ATTR_TOKEN, _ATTR_ADDR_REMOTE = 1, 4, 6
 _ADDR_FAMILY, _ADDR4, _ADDR6, _ADDR_PORT, _ADDR_FLAGS = 1, 3, 4, 5, 6
 _FLAG_SIGNAL, _FLAG_BACKUP = 1 << 0, 1 << 2
 _TOKEN, _LOCAL_ID, _REMOTE_ID = 1, 3, 4
-_SADDR4, _SADDR6, _DADDR4, _DADDR6, _SPORT, _DPORT, _BACKUP = 5, 6, 7, 8, 9, 10, 11
-"""Attributes of events."""
+_SADDR4, _SADDR6, _DADDR4, _DADDR6, _SPORT, _DPORT, _BACKUP = 5, 6, 7, 8, 9, 10, 11  # attributes of events
 _KINDS = {kind.value: kind for kind in KernelEventKind}
 _BUFFER_BYTES = 8 << 20
 
@@ -56,8 +55,7 @@ class PathManagerEvents:
 
     def __init__(self) -> None:
         self._socket = subscribed_socket(buffer=_BUFFER_BYTES)
-        self.lost = 0
-        """Receive buffer overflows; each requires a resync."""
+        self.lost = 0  # receive buffer overflows; each requires a resync
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -202,7 +200,7 @@ class FlagsNote:
     def __init__(self, directory: Path) -> None:
         self._path = directory / FLAGS_NOTE
         self._left: bool | None = None
-        """Whether a predecessor's note exists whose flags were not taken over; None if unknown."""
+        """Whether there is a predecessor's note whose flags were not taken over; None if unknown."""
         self._written = False
 
     def find(self) -> None:

@@ -54,7 +54,6 @@ class KeeperConnection:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the keeper runs."""
         try:
             return self._connection.recv(1, socket.MSG_PEEK) != b""
         except BlockingIOError:
