@@ -30,7 +30,7 @@ REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 async def until(done: Callable[[], object]) -> None:
     """Run the event loop until *done*, for a minute at most."""
     async with asyncio.timeout(60):
-        while not done():  # noqa: ASYNC110 -- what is waited for tells nobody
+        while not done():  # noqa: ASYNC110 -- the condition has no event to wait for
             await asyncio.sleep(0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in Chromium for attention: reading and selections stay, trouble is announced once, hidden pages ask nothing."""
+"""Tests in Chromium: updates keep focus and selection, trouble is announced once, hidden pages do not poll."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SHOW = """\
 Object.defineProperty(document, 'hidden', {configurable: true, get: () => arguments[0]});
 document.dispatchEvent(new Event('visibilitychange'));
 """
-TELL = """\
-const told = document.querySelector(arguments[0]);
-window.told = [];
-new MutationObserver(() => window.told.push(told.textContent))
-  .observe(told, {subtree: true, childList: true, characterData: true});
+RECORD_TEXTS = """\
+const element = document.querySelector(arguments[0]);
+window.texts = [];
+new MutationObserver(() => window.texts.push(element.textContent))
+  .observe(element, {subtree: true, childList: true, characterData: true});
 """
 
 
@@ -62,12 +62,12 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
 
 
 @pytest.fixture(autouse=True)
-def _on_a_desktop(site: Site) -> None:
+def _show_as_desktop(site: Site) -> None:
     site.browser.show_as("desktop", "light")
 
 
 @pytest.mark.parametrize("upside_down", [True, False])
-def test_a_row_that_changes_its_place_keeps_focus_and_selection(site: Site, upside_down: bool) -> None:
+def test_table_row_keeps_focus_and_selection_when_it_moves(site: Site, upside_down: bool) -> None:
     """Defect: the row was removed and inserted again, which lost the focus."""
     site.world.upside_down = not upside_down
     first = "document.querySelector('#connections tbody a').textContent"
@@ -92,7 +92,7 @@ def test_a_row_that_changes_its_place_keeps_focus_and_selection(site: Site, upsi
         site.world.upside_down = False
 
 
-def test_reasons_can_be_had_by_keyboard_and_touch(site: Site) -> None:
+def test_reasons_open_without_a_mouse(site: Site) -> None:
     """Defect: the reasons were in tooltips, which need a mouse."""
     site.open("connections")
     site.browser.until_text("#connections", TOKEN)
@@ -113,7 +113,7 @@ def test_reasons_can_be_had_by_keyboard_and_touch(site: Site) -> None:
     assert site.browser.run("return document.querySelectorAll('[title]').length") == 0
 
 
-def test_on_a_phone_the_two_directions_of_a_cap_can_be_told_apart(site: Site) -> None:
+def test_phone_shows_the_direction_of_each_cap(site: Site) -> None:
     site.browser.show_as("phone", "light")
     site.open("policy")
     site.browser.until_text("#rules", "spare-ethernet")
@@ -123,7 +123,7 @@ def test_on_a_phone_the_two_directions_of_a_cap_can_be_told_apart(site: Site) ->
     site.browser.until_text("#explained", "Bytes1.00 MB")
 
 
-def test_a_card_is_changed_and_not_made_anew(site: Site) -> None:
+def test_connection_card_keeps_selection_when_it_is_updated(site: Site) -> None:
     site.open(f"connection/{TOKEN}")
     site.browser.until_text("#explained .reason", "rule spare-ethernet caps")
     site.browser.run("getSelection().selectAllChildren(document.querySelector('#explained .reason'))")
@@ -133,7 +133,7 @@ def test_a_card_is_changed_and_not_made_anew(site: Site) -> None:
     assert str(site.browser.run("return getSelection().toString()")).startswith("rule spare-ethernet caps")
 
 
-def test_an_address_that_is_not_whole_is_no_failure(site: Site) -> None:
+def test_incomplete_address_filter_shows_all_clients_and_a_hint(site: Site) -> None:
     """Defect: a pause after half an address caused an error message."""
     site.open("connections")
     site.browser.until_text("#connections-count", "3 connections")
@@ -148,7 +148,7 @@ def test_an_address_that_is_not_whole_is_no_failure(site: Site) -> None:
     assert site.browser.text("#filter-client-hint") == ""
 
 
-def test_an_address_is_the_same_however_it_is_written(site: Site) -> None:
+def test_event_filter_accepts_any_spelling_of_an_address(site: Site) -> None:
     """Defect: live events were compared by the text of the address."""
     site.open("events")
     site.write("#events-client", "FD77:0::1")
@@ -159,7 +159,7 @@ def test_an_address_is_the_same_however_it_is_written(site: Site) -> None:
     assert "of another" not in site.browser.text("#events")
 
 
-def test_who_looks_away_asks_nothing_and_who_looks_again_asks_at_once(site: Site) -> None:
+def test_hidden_page_stops_polling_and_resumes_when_shown(site: Site) -> None:
     site.open("connections")
     site.browser.until_text("#connections", TOKEN)
     site.browser.run(SHOW, True)
@@ -177,7 +177,7 @@ def test_who_looks_away_asks_nothing_and_who_looks_again_asks_at_once(site: Site
     site.browser.until_text("#state-text", "live")
 
 
-def test_what_is_wrong_with_a_throttler_that_answers_is_told(site: Site) -> None:
+def test_page_shows_faults_of_a_throttler_that_answers(site: Site) -> None:
     """Defect: if an interface was not captured, the page nevertheless said that everything is live."""
     site.open("live")
     assert not site.browser.find("#faults").is_displayed()
@@ -200,10 +200,10 @@ def test_what_is_wrong_with_a_throttler_that_answers_is_told(site: Site) -> None
     site.browser.until_text("#faults", "5 segments lost by the capture")
 
 
-def test_trouble_is_read_out_once(site: Site) -> None:
+def test_screen_reader_announces_trouble_once(site: Site) -> None:
     """Defect: the message contained its age, so that screen readers read it each second."""
     site.open("live")
-    site.browser.run(TELL, "[role=alert]")
+    site.browser.run(RECORD_TEXTS, "[role=alert]")
     site.throttler.stop()
     try:
         site.browser.until_text("#trouble", "The throttler does not run")
@@ -215,7 +215,7 @@ def test_trouble_is_read_out_once(site: Site) -> None:
             return len(ages) > 3
 
         site.browser.until(grows, "its age grows")
-        told = site.browser.run("return window.told")
+        told = site.browser.run("return window.texts")
         assert len(told) == len(set(told)) <= 2
     finally:
         site.throttler.start()
@@ -232,7 +232,7 @@ def viewers(site: Site, count: int) -> Iterator[None]:
         yield
 
 
-def test_a_console_that_is_full_says_so_and_lets_in_when_it_is_not(site: Site) -> None:
+def test_page_beyond_the_viewer_limit_says_so_and_retries(site: Site) -> None:
     """Defect: one page too many alternated between "the console does not answer" and no message."""
     site.browser.open("about:blank")
     free = {"watching": 0, "most": MOST_WATCHERS}
@@ -240,7 +240,7 @@ def test_a_console_that_is_full_says_so_and_lets_in_when_it_is_not(site: Site) -
     with viewers(site, MOST_WATCHERS):
         site.browser.open(f"{site.console.url}/#live")
         site.browser.until_text("#state-text", "console full")
-        site.browser.run(TELL, "#trouble")
-        site.browser.until(lambda: len(site.browser.run("return window.told")) > 7, "it is tried again")
-        assert [each for each in site.browser.run("return window.told") if "Too many pages" not in each] == []
+        site.browser.run(RECORD_TEXTS, "#trouble")
+        site.browser.until(lambda: len(site.browser.run("return window.texts")) > 7, "it is tried again")
+        assert [each for each in site.browser.run("return window.texts") if "Too many pages" not in each] == []
     site.browser.until_text("#state-text", "live")

@@ -138,11 +138,11 @@ class Round(NamedTuple):
     """Between two questions of the console, without the time for the answer."""
 
 
-def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> None:
+def test_page_shows_a_cap_within_a_second(site: Site) -> None:
     """The first answer after the cap is set must show it, and the console must ask often enough."""
     site.browser.run(WATCH_FOR_CAP)
     tried = []
-    with heard(site) as moments:
+    with streamed_answers(site) as moments:
         for _ in range(ATTEMPTS):
             rounds = [one_cap(site, moments) for _ in range(ROUNDS)]
             tried.append(Round(median(each.shown for each in rounds), median(each.pause for each in rounds)))
@@ -152,7 +152,7 @@ def test_a_cap_is_shown_within_a_second_of_its_being_in_force(site: Site) -> Non
     assert max(tried[-1]) <= PROMISED_SECONDS, tried
 
 
-def one_cap(site: Site, moments: list[Heard]) -> Round:
+def one_cap(site: Site, moments: list[StreamedAnswer]) -> Round:
     """Set a cap and remove it again."""
     before = processors.read()
     begun = time.time()
@@ -169,7 +169,7 @@ def one_cap(site: Site, moments: list[Heard]) -> Round:
     return Round((seen - applied) / slower, (after.time - last - answer) / slower)
 
 
-class Heard(NamedTuple):
+class StreamedAnswer(NamedTuple):
     """One answer of the throttler as the console's stream sent it."""
 
     time: float
@@ -178,14 +178,14 @@ class Heard(NamedTuple):
 
 
 @contextmanager
-def heard(site: Site) -> Iterator[list[Heard]]:
+def streamed_answers(site: Site) -> Iterator[list[StreamedAnswer]]:
     """Listen to the console's stream beside the browser.
 
     The returned list grows meanwhile and begins with one entry.
     """
     with site.testbed["proxy"].entered():
         stream = build_opener(ProxyHandler({})).open(f"{site.console.url}/api/live", timeout=60)
-    found: list[Heard] = []
+    found: list[StreamedAnswer] = []
     over = threading.Event()
 
     def listen() -> None:
@@ -194,7 +194,7 @@ def heard(site: Site) -> Iterator[list[Heard]]:
                 if over.is_set():
                     return
                 if line.startswith(b"data: ") and (now := json.loads(line[len(b"data: ") :])["now"]) is not None:
-                    found.append(Heard(now["time"], bool(now["rules"])))
+                    found.append(StreamedAnswer(now["time"], bool(now["rules"])))
 
     listening = threading.Thread(target=listen, daemon=True)
     listening.start()
@@ -206,7 +206,7 @@ def heard(site: Site) -> Iterator[list[Heard]]:
         listening.join(60)
 
 
-def first_after(moments: list[Heard], time: float) -> Heard | None:
+def first_after(moments: list[StreamedAnswer], time: float) -> StreamedAnswer | None:
     return next((each for each in list(moments) if each.time > time), None)
 
 
@@ -222,7 +222,7 @@ def applied_after(site: Site, begun: float) -> float | None:
     return float(events[0]["time"]) if events else None
 
 
-def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
+def test_graph_shows_caps_that_were_set_and_lifted(site: Site) -> None:
     """Cap for half a minute, lift the cap, and cap again; docs/console.md shows the screenshots of this."""
     wanted = os.environ.get("MPTCP_CONSOLE_SCREENSHOTS")
     if wanted:
@@ -251,7 +251,7 @@ def test_caps_that_came_and_went_are_in_the_graph(site: Site) -> None:
             site.browser.screenshot(Path(str(wanted)) / f"real-{page.partition('/')[0]}-{device}-{theme}.png")
 
 
-def test_who_uses_plain_tcp_is_told_beside_who_uses_multipath_tcp(site: Site) -> None:
+def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
     def clients() -> dict[str, Any]:
         found: dict[str, Any] = site.get("/api/clients")
         return found
@@ -272,7 +272,7 @@ def test_who_uses_plain_tcp_is_told_beside_who_uses_multipath_tcp(site: Site) ->
     wait_until(lambda: both() == (1, 0), "nobody uses plain TCP any more")
 
 
-def test_the_page_says_what_the_throttler_does(site: Site) -> None:
+def test_pages_show_what_a_real_throttler_does(site: Site) -> None:
     site.browser.show_as("desktop", "light")
     site.browser.open(f"{site.console.url}/#live")
     site.reload(CAPPED)
@@ -296,7 +296,7 @@ def test_the_page_says_what_the_throttler_does(site: Site) -> None:
     assert site.get("/api/policy")["policy"]["rules"] == ["spare-ethernet"]
 
 
-def test_rates_in_the_graph_are_those_of_the_wire(site: Site) -> None:
+def test_graph_rate_is_near_the_cap(site: Site) -> None:
     """The graph shows the cap's 5 Mbit/s, mostly payload. The rate of the other path depends on the machine."""
     site.reload(CAPPED)
 
@@ -312,7 +312,7 @@ def test_rates_in_the_graph_are_those_of_the_wire(site: Site) -> None:
     site.browser.until(lambda: as_capped(known()), "the rate is the cap's", within=120)
 
 
-def test_it_is_nobody_and_writes_nothing(site: Site) -> None:
+def test_console_runs_without_privileges_and_writes_no_file(site: Site) -> None:
     status = Path(f"/proc/{site.console.process.pid}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert set(fields["Uid"].split()) == {str(NOBODY)}
@@ -331,7 +331,7 @@ def test_it_is_nobody_and_writes_nothing(site: Site) -> None:
     assert looked_at
 
 
-def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
+def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site) -> None:
     site.reload(CAPPED)
     wait_until(lambda: capped(site) == 1, "the cap", timeout=60)
     before = loop(site)
@@ -339,7 +339,7 @@ def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
         carried = received(site)
         site.console.process.send_signal(signal.SIGSTOP)
         try:
-            goes_on(site, carried)
+            wait_until_download_goes_on(site, carried)
             wait_until(lambda: still_capped(site, carried["eth0"] + HANGS_FOR), "the capped path carries", timeout=300)
         finally:
             site.console.process.send_signal(signal.SIGCONT)
@@ -347,11 +347,11 @@ def test_one_that_hangs_or_is_killed_changes_nothing_else(site: Site) -> None:
         site.console.process.wait(60)
         carried = received(site)
         assert capped(site) == 1
-        goes_on(site, carried)
+        wait_until_download_goes_on(site, carried)
         after = loop(site)
     site.reload(UNCAPPED)
     wait_until(lambda: capped(site) == 0, "the throttler goes on without a console", timeout=60)
-    goes_on(site, received(site))
+    wait_until_download_goes_on(site, received(site))
     assert site.throttler.process.running
     print(f"the throttler's longest pause: {before['longest']:.3f} s before, {after['longest']:.3f} s after")
     print(f"the machine stood still for {max(machine):.3f} s at the longest")
@@ -391,7 +391,7 @@ def received(site: Site) -> dict[str, int]:
     return {device: counters[device].received for device in ("eth0", "wlan0")}
 
 
-def goes_on(site: Site, before: dict[str, int]) -> None:
+def wait_until_download_goes_on(site: Site, before: dict[str, int]) -> None:
     """Wait until both paths have received more than *before*, as the download goes on."""
 
     def carries() -> bool:

@@ -137,7 +137,7 @@ def default_route(number: int) -> list[str]:
     return f"ip route add default via 10.94.{number}.2 dev u{number} metric {number + 1}".split()
 
 
-def test_a_silent_uplink_is_left_and_living_connections_get_it_back(home: Home) -> None:
+def test_silent_uplink_is_unused_until_it_answers_again(home: Home) -> None:
     """Defect: after a long outage old connections stayed on the other uplink, and new ones began on the dead one."""
     before = kernel_state(home.relay)
     with home.daemon() as daemon, home.connect() as living:
@@ -159,7 +159,7 @@ def test_a_silent_uplink_is_left_and_living_connections_get_it_back(home: Home) 
     assert differences(before, kernel_state(home.relay)) == []
 
 
-def test_an_outage_that_ends_during_a_trial(home: Home) -> None:
+def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
     """Defect: the fourth SYN has no MPTCP option, and the daemon concluded that the uplink strips Multipath TCP."""
     with home.daemon() as daemon:
         with home.silent("u0"), home.beginning():
@@ -176,7 +176,7 @@ def test_an_outage_that_ends_during_a_trial(home: Home) -> None:
         daemon.stop()
 
 
-def test_a_new_address_is_taken_up(home: Home) -> None:
+def test_new_address_of_an_uplink_is_used(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as living:
         home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # the kernel also removes its default route
         wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "it is gone")
@@ -187,7 +187,7 @@ def test_a_new_address_is_taken_up(home: Home) -> None:
         daemon.stop()
 
 
-def test_a_link_that_loses_its_carrier(home: Home) -> None:
+def test_uplink_without_carrier_is_unused(home: Home) -> None:
     """The kernel keeps the address and the default route of such a link."""
     with home.daemon() as daemon, home.connect() as living:
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both")
@@ -201,7 +201,7 @@ def test_a_link_that_loses_its_carrier(home: Home) -> None:
         daemon.stop()
 
 
-def test_a_successor_takes_over_what_a_killed_one_left(home: Home) -> None:
+def test_daemon_cleans_up_after_a_killed_one(home: Home) -> None:
     before = kernel_state(home.relay)
     with home.daemon() as daemon:
         daemon.kill()
@@ -212,7 +212,7 @@ def test_a_successor_takes_over_what_a_killed_one_left(home: Home) -> None:
     assert differences(before, kernel_state(home.relay)) == []
 
 
-def test_others_endpoints_and_routes_are_as_before(home: Home) -> None:
+def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
     """Defect: the daemon deleted NetworkManager's endpoints for good, and its rules applied to all packets."""
 
     def there() -> str:
@@ -238,14 +238,14 @@ def test_others_endpoints_and_routes_are_as_before(home: Home) -> None:
         home.relay.run(["ip", "route", "del", "default", "via", "10.94.1.2", "dev", "u1", "metric", "0"])
 
 
-def test_a_parent_that_refuses_or_is_silent_kills_no_uplink(home: Home) -> None:
+def test_silent_or_refusing_parent_makes_no_uplink_dead(home: Home) -> None:
     """Defect: the daemon declared all uplinks dead, so that open connections lost their subflows."""
     start = "add table inet away; add chain inet away in { type filter hook input priority 0; };"
     rule = f"add rule inet away in tcp dport {PORT} tcp flags & (syn | ack) == syn"
     home.parent.run(["nft", f"{start} {rule} reject with tcp reset"])
     try:
         with home.daemon() as daemon:
-            assert all("refused" in each["reason"] for each in home.ways()), "it is an answer"
+            assert all("refused" in each["reason"] for each in home.ways()), "a refusal counts as an answer"
             home.parent.run(["nft", f"flush chain inet away in; {rule} drop"])
             with home.beginning():
                 wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
@@ -259,7 +259,7 @@ def test_a_parent_that_refuses_or_is_silent_kills_no_uplink(home: Home) -> None:
         home.parent.run(["nft", "add table inet away; delete table inet away"])
 
 
-def test_a_path_mtu_that_nobody_tells_of(home: Home) -> None:
+def test_path_that_drops_large_packets_is_noticed(home: Home) -> None:
     """Connections can be opened over this path, but stall at their first full-sized packet."""
     chain = "add chain netdev narrow in { type filter hook ingress device u0 priority 0; }"
     home.parent.run(["nft", f"add table netdev narrow; {chain}; add rule netdev narrow in meta length > 1300 drop"])
@@ -272,7 +272,7 @@ def test_a_path_mtu_that_nobody_tells_of(home: Home) -> None:
         home.parent.run(["nft", "delete table netdev narrow"])
 
 
-def test_both_uplinks_have_the_same_network(home: Home) -> None:
+def test_uplinks_with_the_same_network_are_both_used(home: Home) -> None:
     """Two unconfigured routers use the same network on both uplinks."""
     for number, host in ((0, 2), (1, 3)):
         home.relay.run(["ip", "addr", "add", f"192.168.1.{host}/24", "dev", f"u{number}"])
@@ -297,7 +297,7 @@ def test_both_uplinks_have_the_same_network(home: Home) -> None:
         daemon.stop()
 
 
-def test_both_uplinks_gone_and_back(home: Home) -> None:
+def test_both_uplinks_are_used_again_after_an_outage(home: Home) -> None:
     with home.daemon() as daemon:
         with home.silent("u0", "u1"), home.beginning():
             wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
@@ -314,7 +314,7 @@ def test_both_uplinks_gone_and_back(home: Home) -> None:
 
 
 @pytest.mark.nightly
-def test_an_uplink_that_flaps_costs_the_other_nothing(home: Home) -> None:
+def test_flapping_uplink_does_not_disturb_the_other(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as living:
         for _ in range(6):
             home.parent.run(["ip", "link", "set", "u0", "down"])
@@ -330,7 +330,7 @@ def test_an_uplink_that_flaps_costs_the_other_nothing(home: Home) -> None:
         daemon.stop()
 
 
-def test_what_is_printed_is_what_is_done(home: Home) -> None:
+def test_plan_prints_the_commands_that_the_daemon_runs(home: Home) -> None:
     """If a person has run the commands that ``plan`` printed, the daemon finds nothing to change."""
     home.settings.write_text(f"{home.settings.read_text()}lan: {{devices: [lan0]}}\n")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with real programs for what people do behind a gateway: each protocol passes through the forwarder."""
+"""Tests with real programs behind a gateway: each protocol passes through the forwarder."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ PROTOCOLS = (by_curl, by_http2, by_websocket, by_ssh, by_smtp, by_git, by_apt, b
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda it: it.__name__)
-def test_what_people_do(site: Site, protocol: Callable[[Site], bool]) -> None:
+def test_protocol_passes_through_the_forwarder(site: Site, protocol: Callable[[Site], bool]) -> None:
     before = home.forwarded(site.testbed["relay"])
     assert protocol(site)
     wait_until(lambda: home.forwarded(site.testbed["relay"])["connections"] > before["connections"], "it was forwarded")
-    assert home.forwarded(site.testbed["relay"])["direct"] == 0, "none went past the parent"
+    assert home.forwarded(site.testbed["relay"])["direct"] == 0, "no connection bypassed the parent"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check page through real Squid: it tells the truth, and only to the client whose connection it is."""
+"""Tests for the check page through real Squid: it is correct, and shows each client only its own connection."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def connection(site: PortalSite, family: int = 4, node: str = "client", protocol
     return Connection(site.testbed[node], site.node.service_address(family), protocol)
 
 
-def test_where_the_portal_does_not_run_squid_says_so_and_all_else_works(site: PortalSite, origin: Origin) -> None:
+def test_squid_serves_an_error_page_while_the_portal_is_down(site: PortalSite, origin: Origin) -> None:
     """This is the first test of the module, so the portal does not run yet. It may start at any time."""
     with connection(site) as client:
         for _ in range(12):  # after ten failures Squid takes a peer for dead
@@ -61,7 +61,7 @@ def test_where_the_portal_does_not_run_squid_says_so_and_all_else_works(site: Po
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_without_a_throttler_the_kernel_is_asked(portal: PortalSite, family: int) -> None:
+def test_page_without_a_throttler_uses_the_kernel(portal: PortalSite, family: int) -> None:
     with connection(portal, family) as client:
         found = client.until(lambda said: "2 subflows" in said["headline"], "the second path is seen")
         assert found["transport"] == "multipath"
@@ -70,7 +70,7 @@ def test_without_a_throttler_the_kernel_is_asked(portal: PortalSite, family: int
         assert client.look()["transport"] == "tcp"
 
 
-def test_the_page_cannot_be_kept_and_says_so_to_squid(portal: PortalSite) -> None:
+def test_page_is_not_cached(portal: PortalSite) -> None:
     with connection(portal) as client:
         for path in ("", "check.json", "check.js", "portal.css"):
             status, headers, _ = client.get(CHECK + path)
@@ -83,7 +83,7 @@ def test_the_page_cannot_be_kept_and_says_so_to_squid(portal: PortalSite) -> Non
 
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_paths_come_and_go(portal: PortalSite, family: int) -> None:
+def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int) -> None:
     client, address = portal.client, {4: SECOND, 6: "fd77:2::2"}[family]
     endpoints = portal.testbed.topology.node("client").endpoints
     number = next(str(each.id) for each in endpoints if each.address == address)
@@ -112,7 +112,7 @@ def test_paths_come_and_go(portal: PortalSite, family: int) -> None:
             client.run(command, check=False)
 
 
-def test_the_connection_stays_known_when_the_path_it_began_on_is_gone(portal: PortalSite) -> None:
+def test_page_knows_a_connection_whose_first_path_is_gone(portal: PortalSite) -> None:
     with portal.throttled(), connection(portal) as client:
         client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
         with portal.client.link_down("eth0"):
@@ -123,7 +123,7 @@ def test_the_connection_stays_known_when_the_path_it_began_on_is_gone(portal: Po
             assert found["transport"] == "multipath"
 
 
-def test_a_cap_is_said_from_when_it_is_set_until_it_is_lifted(portal: PortalSite) -> None:
+def test_page_shows_a_cap_until_it_is_lifted(portal: PortalSite) -> None:
     with portal.throttled() as throttler, connection(portal) as client:
         found = client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
         assert found["lines"] == ["None of them is limited now."]
@@ -137,7 +137,7 @@ def test_a_cap_is_said_from_when_it_is_set_until_it_is_lifted(portal: PortalSite
 
 @pytest.mark.nightly(besides=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_plain_tcp_is_said_to_be_plain_tcp_whatever_the_rules_are(portal: PortalSite, family: int) -> None:
+def test_page_shows_plain_tcp_without_caps_of_other_connections(portal: PortalSite, family: int) -> None:
     """The same client also has a Multipath TCP connection with a cap."""
     with portal.throttled(LTE_CAPPED), connection(portal, family) as other:
         other.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is seen")
@@ -149,7 +149,7 @@ def test_plain_tcp_is_said_to_be_plain_tcp_whatever_the_rules_are(portal: Portal
                 assert "held" not in " ".join(said["lines"])
 
 
-def test_a_volume_is_said_until_it_is_used_up(portal: PortalSite, origin: Origin) -> None:
+def test_page_shows_a_volume_until_it_is_used_up(portal: PortalSite, origin: Origin) -> None:
     with portal.throttled(PATHS + VOLUME % "5 MB"), connection(portal) as client:
         found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
         assert found["budgets"][0]["volume"] == 5_000_000
@@ -172,7 +172,7 @@ def test_a_volume_is_said_until_it_is_used_up(portal: PortalSite, origin: Origin
         assert any("is held to 8 Mbit/s by rule month" in line for line in found["lines"])
 
 
-def test_no_header_makes_a_client_another(portal: PortalSite) -> None:
+def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
     with portal.throttled(LTE_CAPPED), connection(portal) as victim, connection(portal, node="neighbour") as thief:
         mine = victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
         address, port = victim.end
@@ -231,7 +231,7 @@ OTHERS = {
 }
 
 
-def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
+def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> None:
     """No client gets another client's data, whatever it sends or hides in a request."""
     with portal.throttled(LTE_CAPPED), connection(portal) as victim:
         victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
@@ -260,7 +260,7 @@ def test_no_request_makes_a_client_another(portal: PortalSite) -> None:
             assert found["transport"] == "multipath", what
 
 
-def test_nobody_but_squid_is_answered(portal: PortalSite) -> None:
+def test_portal_answers_only_squid(portal: PortalSite) -> None:
     with portal.throttled(), connection(portal) as client:
         client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
         address, _ = client.end
@@ -287,7 +287,7 @@ def test_nobody_but_squid_is_answered(portal: PortalSite) -> None:
         assert client.get("http://check.mptcp.internal:3128/")[0] == 403
 
 
-def test_the_captive_portal_api_says_what_is_left(portal: PortalSite) -> None:
+def test_captive_portal_api_returns_the_remaining_bytes(portal: PortalSite) -> None:
     host = portal.node.service_address()
     curl = ["curl", "-s", "-H", f"X-Forwarded-For: {FIRST}", f"http://{host}:{CAPTIVE_PORT}/captive-portal"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check page behind a relay: it shows the relay's connection, and says that it is the relay's."""
+"""Tests for the check page behind a relay: it shows the connection of the relay and says so."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ PARENT = (
 )
 
 
-def test_behind_a_relay_the_page_shows_the_relays_connection(
-    make_testbed: Callable[..., Testbed], require: Any
-) -> None:
+def test_page_behind_a_relay_shows_the_relays_connection(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "bpf-pacing", "squid", "gcc")
     testbed = make_testbed(RELAY)
     site, relay = PortalSite.on(testbed), testbed["relay"]

@@ -50,13 +50,13 @@ def victim(site: PortalSite, port: int) -> Iterator[Connection]:
         site.throttled(LTE_CAPPED),
         Connection(site.client, site.node.service_address(), source=source) as client,
     ):
-        client.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is said")
+        client.until(lambda said: any(each["capped"] for each in said["subflows"]), "the page shows the cap")
         yield client
 
 
 @pytest.mark.nightly(besides=("262-",))
 @pytest.mark.parametrize(("protocol", "port"), [(socket.IPPROTO_TCP, 25555), (socket.IPPROTO_MPTCP, 25556)])
-def test_clients_behind_one_nat_are_told_of_their_own_connections(site: PortalSite, protocol: int, port: int) -> None:
+def test_clients_behind_one_nat_see_their_own_connections(site: PortalSite, protocol: int, port: int) -> None:
     """Defect: a client that used another address of the proxy was shown the other client's paths, caps and bytes."""
     core = site.testbed["core"]
     core.run(["nft", "add table ip lan; add chain ip lan out { type nat hook postrouting priority 100; }"])
@@ -77,7 +77,7 @@ def test_clients_behind_one_nat_are_told_of_their_own_connections(site: PortalSi
         core.run(["nft", "delete table ip lan"])
 
 
-def test_who_has_the_ends_that_a_connection_began_with_is_told_nothing_of_it(site: PortalSite) -> None:
+def test_client_that_reuses_ends_does_not_see_the_older_connection(site: PortalSite) -> None:
     """Defect: an MPTCP connection keeps the ends of its first subflow after this has gone.
 
     A client that later got these ends, by a new lease or from a NAT, was shown the connection.

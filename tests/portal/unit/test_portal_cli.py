@@ -43,7 +43,9 @@ def run(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
         ),
     ],
 )
-def test_a_mistake_is_one_line(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistake_is_reported_in_one_line(
+    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "portal.yaml"
     path.write_text(text)
     for command, expected in (("check", FAILED), ("run", CONFIGURATION)):
@@ -53,9 +55,7 @@ def test_a_mistake_is_one_line(text: str, says: str, tmp_path: Path, capsys: pyt
         assert len(said.splitlines()) == 1
 
 
-def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_encrypted_key_is_refused_without_a_password_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: ``check`` asked for the password at the terminal and found no errors, but the service could not start."""
     certificate, key = self_signed(tmp_path)
     path = tmp_path / "portal.yaml"
@@ -68,13 +68,13 @@ def test_a_key_with_a_password_is_a_mistake_and_nobody_is_asked_for_it(
         assert len(said.splitlines()) == 1
 
 
-def test_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_accepts_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "portal.yaml"
     path.write_text(GOOD)
     assert run("check", path, capsys) == (DONE, f"{path}: no errors\n")
 
 
-def test_an_address_that_the_host_does_not_have_is_a_warning(
+def test_check_warns_of_an_address_that_the_host_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The address may come later, and the portal will then listen on it.
@@ -97,7 +97,7 @@ def test_an_address_that_the_host_does_not_have_is_a_warning(
     assert said.out == f"{path}: no errors\n"
 
 
-def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "portal.yaml"
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -107,7 +107,7 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert said == f"mptcp-portal: listen on 127.0.0.1:{port}: Address already in use\n"
 
 
-def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path) -> None:
+def test_portal_answers_the_socket_owner_and_stops_on_sigterm(tmp_path: Path) -> None:
     """Start the real process and use plain sockets: uvicorn would believe X-Forwarded-For of a client on this host."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: {_own_name()}, listen: 127.0.0.1:{port}}}\nstatus_socket: {tmp_path}/none\n")
@@ -136,7 +136,7 @@ def test_it_serves_whom_the_socket_belongs_to_and_stops_when_told(tmp_path: Path
         notices.close()
 
 
-def test_who_waits_when_it_stops_is_answered(tmp_path: Path) -> None:
+def test_waiting_clients_are_answered_at_shutdown(tmp_path: Path) -> None:
     """Defect: waiting clients were cut off after two seconds, each with a traceback of 40 lines in the journal."""
     port, path = reserved_port(), tmp_path / "portal.yaml"
     path.write_text(
@@ -170,7 +170,7 @@ def test_who_waits_when_it_stops_is_answered(tmp_path: Path) -> None:
         assert (process.wait(30), process.stdout.read()) == (0, "")
 
 
-def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(tmp_path: Path) -> None:
+def test_portal_serves_without_its_service_manager(tmp_path: Path) -> None:
     """Defect: a NOTIFY_SOCKET inherited from another service ended the portal with a traceback of 30 lines."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
@@ -190,7 +190,7 @@ def test_a_service_manager_that_is_not_there_keeps_nobody_from_serving(tmp_path:
         process.wait()
 
 
-def test_what_keeps_it_from_saying_that_it_serves_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_output_is_reported_in_one_line(tmp_path: Path) -> None:
     """Defect: an error while writing its output gave a traceback."""
     path = tmp_path / "portal.yaml"
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\n")
@@ -200,7 +200,7 @@ def test_what_keeps_it_from_saying_that_it_serves_is_one_line(tmp_path: Path) ->
     assert (ended.returncode, ended.stderr) == (FAILED, "mptcp-portal: No space left on device\n")
 
 
-def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path) -> None:
+def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path) -> None:
     """Defect: the portal listened only on IPv6, although [::] in the settings means every address of this host."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(
@@ -220,7 +220,7 @@ def test_every_address_is_those_of_ipv4_as_well(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
     """Defect: the portal read the files only at its start, unnoticed until systems no longer trusted the API."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     certificate, key = self_signed(tmp_path)
@@ -249,7 +249,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> Non
         process.wait()
 
 
-def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> None:
+def test_one_client_cannot_hold_all_connections(tmp_path: Path) -> None:
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}\n")
     command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
@@ -270,7 +270,7 @@ def test_who_holds_many_connections_does_not_take_them_all(tmp_path: Path) -> No
             each.close()
 
 
-def test_all_three_are_served_and_one_client_has_its_share_of_what_clients_ask_themselves(tmp_path: Path) -> None:
+def test_three_listeners_serve_and_limit_connections_per_client(tmp_path: Path) -> None:
     """Squid asks for all clients from one address, so the check page has no limit per address."""
     certificate, key = self_signed(tmp_path)
     check, page, captive = (reserved_port() for _ in range(3))

@@ -41,16 +41,16 @@ time.sleep(3600)
 """
 
 
-def hangs_are_ended(site: Site) -> None:
+def check_hung_daemons_are_restarted(site: Site) -> None:
     """Check that a hanging throttler and supervisor are killed and restarted; caps and clients work afterwards."""
     container = site.container
     with short_watchdog(container):
         with capped_client(site) as client:
-            hangs(container, "mptcp-throttler")
+            stop_and_wait_for_restart(container, "mptcp-throttler")
             client.until(is_capped, "the throttler that was started again caps the connection")
         assert "Fatal Python error: Aborted" in journal(container, "--unit=mptcp-throttler"), "where it hung"
         squids = squids_of(container)
-        hangs(container, "mptcp-proxy")
+        stop_and_wait_for_restart(container, "mptcp-proxy")
         assert not squids & squids_of(container), "Squid ends with its supervisor"
         with capped_client(site):
             pass
@@ -60,7 +60,7 @@ def is_capped(said: dict[str, Any]) -> bool:
     return said["throttler"] == "answered" and any(each["capped"] for each in said["subflows"])
 
 
-def hangs(container: Container, unit: str) -> None:
+def stop_and_wait_for_restart(container: Container, unit: str) -> None:
     """Let *unit* hang, and wait until a new process has replaced it."""
     before = container.main_process(unit)
     container.sh(f"kill -STOP {before}")
@@ -80,11 +80,11 @@ def short_watchdog(container: Container) -> Iterator[None]:
 
 
 def squids_of(container: Container) -> set[str]:
-    """Return the processes of the proxy's Squid, without the relay's."""
+    """Return the process IDs of the proxy's Squid, without those of the relay."""
     return set(container.sh("ps -eo pid=,args= | awk '/[s]quid.*mptcpproxy/ { print $1 }'").split())
 
 
-def what_fails_again_and_again_is_given_up(site: Site) -> None:
+def check_repeatedly_failing_unit_is_given_up(site: Site) -> None:
     """Check a proxy whose port is taken: systemd retries up to the limit, and then the unit has failed, visibly."""
     container, node = site.container, site.testbed["proxy"]
     container.sh(LONG_LIMIT)

@@ -143,9 +143,7 @@ def listeners(node: LiveNode, proxy: Proxy) -> set[str]:
     return {name for name, pid in kids(proxy.process).items() if f"pid={pid}," in held}
 
 
-def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
-    testbed: Testbed, start: Callable[[int], Proxy]
-) -> None:
+def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     """Defect: a restarted coordinator could not bind, and workers that started after it had no listener."""
     node, proxy = testbed["proxy"], start(2)
 
@@ -174,7 +172,7 @@ def test_whoever_of_squid_is_killed_the_others_serve_and_the_new_one_listens(
 
 @pytest.mark.nightly(besides=("[2]",))
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Callable[[int], Proxy], count: int) -> None:
+def test_reload_refuses_connections_only_briefly(testbed: Testbed, start: Callable[[int], Proxy], count: int) -> None:
     node, proxy = testbed["proxy"], start(count)
     before = kids(proxy.process)
     with traffic(testbed) as clients:
@@ -182,7 +180,7 @@ def test_a_reload_refuses_for_a_moment_at_the_most(testbed: Testbed, start: Call
             proxy.process.signal(signal.SIGHUP)
             wait_until(partial(has_reloaded, proxy, number + 1), "the reload", timeout=GENEROUS)
             time.sleep(2)  # The supervisor looks at the listeners one second after the reload.
-            print(f"nobody served for {clients.goes_on():.2f} s")
+            print(f"no request served for {clients.goes_on():.2f} s")
     # Squid closes its listener and opens another one; the kernel resets connections that were not yet accepted.
     assert {each.how for each in clients.failed()} <= {REFUSED, "ConnectionResetError"}
     assert kids(proxy.process) == before
@@ -197,9 +195,7 @@ def has_reloaded(proxy: Proxy, times: int) -> bool:
     return reloads(proxy) >= times
 
 
-def test_a_restart_loses_what_was_under_way_and_what_comes_meanwhile(
-    testbed: Testbed, start: Callable[[int], Proxy]
-) -> None:
+def test_restart_refuses_connections_at_once(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     proxy = start(2)
     with traffic(testbed) as clients:
         assert proxy.process.stop(GENEROUS) == 0
@@ -214,9 +210,7 @@ def test_a_restart_loses_what_was_under_way_and_what_comes_meanwhile(
     assert [each for each in clients.failed() if each.when - each.took > begun] == []
 
 
-def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
-    testbed: Testbed, start: Callable[[int], Proxy]
-) -> None:
+def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     """Rotate the logs of two workers that share one log, as mptcp-proxy run does when a log exceeds 16 MiB."""
     node, proxy, rotations = testbed["proxy"], start(2), 8
 
@@ -268,7 +262,7 @@ def test_logs_that_begin_anew_lose_no_line_and_leave_no_descriptor(
 
 
 @pytest.mark.nightly
-def test_a_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
+def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
     """Defect: Squid ended a worker that could not write its line to access.log, and gave it up after a few restarts."""
     node = testbed["proxy"]
 
@@ -325,7 +319,7 @@ class Attempts:
         return len(self._times) - 1
 
 
-def test_a_full_runtime_directory_refuses_reloads_and_stops_no_request(
+def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
     testbed: Testbed, start: Callable[[int], Proxy]
 ) -> None:
     node = testbed["proxy"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a real Squid for the check's complaints: each of these configurations really serves strangers."""
+"""Tests with a real Squid that each configuration which the check refuses as an open proxy really serves strangers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSED = 403
 NOT_REGISTERED = 404
 """Squid's status for its status pages, to a client that may read them, until its workers have registered."""
 STRANGER = "203.0.113.5"
-"""An address that belongs to nobody and is not private (RFC 5737)."""
+"""A documentation address, which is unassigned and not private (RFC 5737)."""
 ANSWERS = "/usr/bin/sed -u s/.*/OK\\x20user=somebody\\x20tag=somewhere/"
 """A helper that accepts any input."""
 KNOWS = "/usr/bin/sed -u s/.*somebody.*/OK/;s/.*somewhere.*/OK/;t;s/.*/ERR/"
@@ -32,27 +32,27 @@ STRANGERS = {
         "acl named ext_user REQUIRED",
         "http_access allow ok named",
     ],
-    "told-user": [
+    "user-from-helper": [
         f"external_acl_type where %DST {ANSWERS}",
         f"external_acl_type who %EXT_USER {KNOWS}",
         "acl ok external where",
         "acl known external who",
         "http_access allow ok known",
     ],
-    "told-tag": [
+    "tag-from-helper": [
         f"external_acl_type where %DST {ANSWERS}",
         f"external_acl_type who %EXT_TAG {KNOWS}",
         "acl ok external where",
         "acl known external who",
         "http_access allow ok known",
     ],
-    "told-note": [
+    "note-from-rule": [
         "acl noted annotate_transaction who=somebody",
         f"external_acl_type who %note{{who}} {KNOWS}",
         "acl known external who",
         "http_access allow noted known",
     ],
-    "told-field": [
+    "header-field": [
         f"external_acl_type who %>ha{{User-Agent}} {KNOWS}",
         "acl known external who",
         "http_access allow known",
@@ -105,9 +105,9 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.nightly(besides=("told-user",))
+@pytest.mark.nightly(besides=("user-from-helper",))
 @pytest.mark.parametrize("rules", STRANGERS.values(), ids=STRANGERS)
-def test_strangers_by_what_a_helper_is_told(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
+def test_rules_by_a_helper_serve_strangers(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
     """Defect: the check accepted these rules."""
     options = ["--interface", STRANGER, "-A", "somebody"]
     with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, said):
@@ -117,7 +117,7 @@ def test_strangers_by_what_a_helper_is_told(module_testbed: Testbed, origin: Ori
 
 @pytest.mark.nightly(besides=("[on]",))
 @pytest.mark.parametrize("seen", ["on", "off"])
-def test_strangers_by_an_address_that_they_claim(module_testbed: Testbed, origin: Origin, seen: str) -> None:
+def test_rules_by_a_claimed_address_serve_strangers(module_testbed: Testbed, origin: Origin, seen: str) -> None:
     """Defect: the check accepted this. A helper gets the claimed address, even if rules do not use it."""
     rules = [
         "follow_x_forwarded_for allow all",
@@ -135,7 +135,7 @@ def test_strangers_by_an_address_that_they_claim(module_testbed: Testbed, origin
 
 
 @pytest.mark.parametrize("prefix", EMBEDDED)
-def test_strangers_by_the_ipv4_address_in_theirs(module_testbed: Testbed, origin: Origin, prefix: str) -> None:
+def test_rules_by_an_embedded_ipv4_prefix_serve_strangers(module_testbed: Testbed, origin: Origin, prefix: str) -> None:
     """Defect: the check accepted these prefixes."""
     address = EMBEDDED[prefix]
     rules = [f"acl translated src {prefix}", "http_access allow translated"]
@@ -147,7 +147,7 @@ def test_strangers_by_the_ipv4_address_in_theirs(module_testbed: Testbed, origin
 
 
 @pytest.mark.parametrize("behind", ["", "follow_x_forwarded_for allow clients"])
-def test_clients_who_say_that_they_are_this_host(module_testbed: Testbed, behind: str) -> None:
+def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed, behind: str) -> None:
     """Defect: the check accepted this configuration."""
     claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
     with served(module_testbed, behind=behind) as (proxy, said):

@@ -38,7 +38,7 @@ def gateway(relayed: Chain) -> Iterator[Callable[[], dict[str, str]]]:
         process.stop()
 
 
-def test_requests_go_on_while_the_first_uplink_is_silently_dead(make_testbed: Callable[..., Testbed]) -> None:
+def test_requests_succeed_while_the_first_uplink_is_silent(make_testbed: Callable[..., Testbed]) -> None:
     """Defect: with one parent each request failed for as long as the outage lasted."""
     relayed = chain(make_testbed(RELAY))
 

@@ -60,7 +60,7 @@ def capabilities(pid: int) -> int:
 
 @pytest.mark.nightly(besides=("[2]",))
 @pytest.mark.parametrize("number", [1, 2])
-def test_workers_have_the_capabilities_that_squid_alone_gives_them(
+def test_workers_have_the_same_capabilities_as_without_the_library(
     testbed: Testbed, require: Callable[..., None], number: int
 ) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")

@@ -192,7 +192,7 @@ def drawn_path(random: Random, version: int, number: int) -> PathState:
 
 
 @given(seed=st.integers(0, 1 << 32))
-def test_each_packet_goes_where_the_model_says(kernel: Kernel, seed: int) -> None:
+def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> None:
     random = Random(seed)
     split, version = MODES[random.choice(sorted(MODES))], random.choice([4, 6])
     paths = [drawn_path(random, version, number) for number in range(random.randint(1, MOST_PATHS))]
@@ -247,7 +247,7 @@ def one_packet(
 
 
 @given(weights=st.lists(st.integers(1, 100), min_size=2, max_size=4), dead=st.integers(0, 3), seed=st.integers(0, 99))
-def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up(
+def test_bytes_follow_the_weights_after_a_path_was_dead(
     kernel: Kernel, weights: list[int], dead: int, seed: int
 ) -> None:
     split, inside = Split(Mode.WEIGHTS, weights=tuple(weights)), ends(4, 0, 51820)
@@ -274,7 +274,7 @@ def test_bytes_are_shared_by_the_weights_and_a_dead_path_has_nothing_to_catch_up
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_comes_before_the_daemon_has_told_where_it_goes_is_dropped(kernel: Kernel, version: int) -> None:
+def test_packet_of_an_unconfigured_tunnel_is_dropped(kernel: Kernel, version: int) -> None:
     """Defect: the packet was sent to port 0 of the address 0.0.0.0."""
     outside, inside = ends(version, 1, 4501), ends(version, 0, 51820)
     came = Frame(1000).packed(Ends(outside.remote, outside.local), 7)
@@ -286,8 +286,8 @@ def test_what_comes_before_the_daemon_has_told_where_it_goes_is_dropped(kernel: 
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_the_sum_of_a_packet_that_the_device_has_made_is_right_after_it(kernel: Kernel, version: int) -> None:
-    """Defect: for IPv6 it was wrong, and the kernel attributed this to the device."""
+def test_programs_keep_a_device_checksum_right(kernel: Kernel, version: int) -> None:
+    """Defect: for IPv6 the checksum was wrong, and the kernel blamed the device."""
     inside, outside = ends(version, 5, 51820), ends(version, 6, 4500)
     path = PathState(outside, 100, ip_address(ADDRESSES[version].format(200)))
     kernel.programs.set_tunnel(5, inside, [path], Split())
@@ -298,7 +298,7 @@ def test_the_sum_of_a_packet_that_the_device_has_made_is_right_after_it(kernel: 
         assert kernel.run(program, frame, summed=True)[0] == REDIRECTED
 
 
-def test_paths_that_swap_their_addresses_lose_none(kernel: Kernel) -> None:
+def test_paths_that_swap_addresses_keep_both_entries(kernel: Kernel) -> None:
     """Defect: forgetting the second path's old address deleted the entry that the first path had just got."""
     tunnel = 9
     first, second = (ends(4, number, 4590) for number in (11, 12))
@@ -314,7 +314,7 @@ def test_paths_that_swap_their_addresses_lose_none(kernel: Kernel) -> None:
     assert kernel.run(JOINER, Frame(1000).packed(Ends(first.remote, first.local), 7))[0] != REDIRECTED
 
 
-def test_a_map_that_is_not_as_the_programs_have_it_is_refused() -> None:
+def test_map_of_another_size_is_refused() -> None:
     bpf = Bpf()
     table = bpf.array("test_states", STATE_HEAD.size + MOST_PATHS * PATH_STATE.size - 8, 1)
     with pytest.raises(KernelError, match=r"mptcp_tunnel\.o is of another version; run makes it anew"):

@@ -102,7 +102,7 @@ def connections(throttler: Throttler) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("backend", ["iptables", "nftables"])
-def test_a_cap_holds_on_one_path_and_goes_with_the_throttler(
+def test_cap_holds_on_one_path_and_ends_with_the_throttler(
     site: live.Site, backend: str, require: Callable[..., None]
 ) -> None:
     require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))
@@ -111,7 +111,7 @@ def test_a_cap_holds_on_one_path_and_goes_with_the_throttler(
     def classes() -> list[int]:
         return [each["class"] for each in site.paths(proxy)]
 
-    with proxy.running([sys.executable, "-I", "-c", SENT]), live.both(site), flooded(site):
+    with proxy.running([sys.executable, "-I", "-c", SENT]), live.connected_daemons(site), flooded(site):
         before = kernel_state(proxy)
         throttler = start_throttler(proxy, config(proxy, tunnels, backend))
         wait_until(lambda: all(classes()), "the paths are in classes", process=throttler.process)
