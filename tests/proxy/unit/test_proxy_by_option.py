@@ -77,18 +77,18 @@ def test_option_is_tried_if_squid_contains_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, status: int, known: bool
 ) -> None:
     """A stub answers like a Squid that knows the option, and like one that does not."""
-    asked = tmp_path / "asked"
+    call = tmp_path / "call"
     program = tmp_path / "squid"
     program.write_text(
         "#!/bin/sh\n"
         'if [ "$1" = -v ]; then echo "Squid Cache: Version 5.7"; exit; fi\n'
-        f'{{ echo "$*"; cat; }} > {asked}  # {word}\n'
+        f'{{ echo "$*"; cat; }} > {call}  # {word}\n'
         f"exit {status}\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert installed() == Squid(str(program), "5.7", "nobody", multipath=known)
     if word == "none":
-        assert not asked.exists()
+        assert not call.exists()
     else:
-        assert asked.read_text() == "-f /dev/stdin -k parse\nhttp_port 3128 mptcp\n"
+        assert call.read_text() == "-f /dev/stdin -k parse\nhttp_port 3128 mptcp\n"

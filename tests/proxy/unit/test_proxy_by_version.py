@@ -61,7 +61,7 @@ def test_shipped_file_has_one_statement_to_leave_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "version", "said"),
+    ("text", "version", "words"),
     [
         ("acl who ident joe", "5.7", "Squid 7 and later have no acl ident"),
         ("ident_timeout 10 seconds", "6.13", "Squid 7 and later have no ident_timeout"),
@@ -70,9 +70,9 @@ def test_shipped_file_has_one_statement_to_leave_out() -> None:
         ("acl ident src 10.0.0.0/8", "5.7", None),
     ],
 )
-def test_directive_that_a_later_version_lacks_is_warned_of(text: str, version: str, said: str | None) -> None:
+def test_directive_that_a_later_version_lacks_is_warned_of(text: str, version: str, words: str | None) -> None:
     lines = [PhysicalLine("squid.conf", 1, text)]
     found = list(gone_problems(list(statements(lines, "n")), version))
     assert [str(each) for each in found] == (
-        [f"squid.conf:1: warning: {text}: {said}, and do not start"] if said else []
+        [f"squid.conf:1: warning: {text}: {words}, and do not start"] if words else []
     )

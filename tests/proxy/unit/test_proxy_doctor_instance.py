@@ -121,7 +121,7 @@ def test_finding_for_the_configuration() -> None:
     assert host.configuration(checked("via on", problems=(NO_SQUID,)), "squid.conf", Role.PROXY).status is OK
 
 
-def test_what_only_root_may_read_of_it_is_no_fault() -> None:
+def test_included_file_that_only_root_may_read_is_no_fault() -> None:
     """Defect: the doctor told an ordinary user that the proxy refuses to start."""
     denied = Problem('acl a src "/etc/list": Can not open file /etc/list for reading', "squid.conf", 3)
     good = checked("via on", problems=(denied,))
@@ -131,7 +131,7 @@ def test_what_only_root_may_read_of_it_is_no_fault() -> None:
     assert host.configuration(good, "squid.conf", Role.PROXY, "/etc/list").status is UNSEEN
 
 
-def test_what_the_unit_cannot_open_is_told() -> None:
+def test_file_that_the_unit_cannot_open_is_reported() -> None:
     """Defect: the doctor, run by root, accepted the file because root can open it."""
     odd = Problem("strange", "relay.conf", 4, warning=True)
     unseen = Problem("include /root/x: mptcp-relay.service does not see it", "relay.conf", 3, "elsewhere", warning=True)
@@ -157,7 +157,7 @@ def test_what_the_unit_cannot_open_is_told() -> None:
         (None, "reloads.json: Permission denied; root has a proxy reload", UNSEEN, "not seen without root"),
     ],
 )
-def test_how_the_last_reload_ended(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
+def test_finding_for_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
     finding = host.last_reload(outcome, unknown, "relay.conf", "home", Role.RELAY)
     assert finding.status is status
     assert words in finding.text
