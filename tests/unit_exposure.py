@@ -18,8 +18,8 @@ MOST: Final = {
 }
 
 
-def exposure(said: str) -> float:
-    """Return the exposure in *said*, the output of ``systemd-analyze security UNIT``."""
-    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", said)
-    assert level, said
+def exposure(output: str) -> float:
+    """Return the exposure in *output*, the output of ``systemd-analyze security UNIT``."""
+    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", output)
+    assert level, output
     return float(level[1])

@@ -90,8 +90,8 @@ def test_squid_installed_as_a_dependency_is_stopped(host: Host, versions: tuple[
     """Defect: after "apt autoremove --purge" and a new installation Squid kept the port, and the proxy failed."""
     host.run("preinst", "install", *versions)
     host.squid("installed 5.7", host.shipped_squid_conf())
-    said = host.run("postinst", "configure", *versions[:1])
-    assert "squid.service, which came as a dependency, is stopped and disabled" in said
+    output = host.run("postinst", "configure", *versions[:1])
+    assert "squid.service, which came as a dependency, is stopped and disabled" in output
     assert "deb-systemd-invoke stop squid.service" in host.log
     assert "deb-systemd-helper disable squid.service" in host.log
     assert list((host.root / "run").glob("mptcp-*")) == []
@@ -103,12 +103,12 @@ def test_configured_squid_is_left_running_with_a_message(host: Host) -> None:
     conffiles = host.shipped_squid_conf()
     (host.root / "etc/squid/squid.conf").write_text("http_port 3128\n# ours\n")
     host.squid("installed 5.7", conffiles)
-    said = host.run("postinst", "configure", "")
-    assert "the squid.service of this host is left alone" in said
+    output = host.run("postinst", "configure", "")
+    assert "the squid.service of this host is left alone" in output
     # Defect: the message named only the port in squid.conf, so that the throttler did not watch the new port.
     for key, file in (("listen_ports", "throttler"), ("squid: ", "console"), ("port: ", "portal")):
-        assert key in said
-        assert f"/etc/mptcp-{file}/{file}.yaml" in said
+        assert key in output
+        assert f"/etc/mptcp-{file}/{file}.yaml" in output
     assert [line for line in host.log if "stop" in line or "disable" in line] == []
 
 

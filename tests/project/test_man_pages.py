@@ -41,9 +41,9 @@ def test_page_has_valid_examples_and_existing_files(page: str) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_documentation_of_a_unit_exists(unit: Path) -> None:
-    (said,) = re.findall(r"^Documentation=(.*)$", unit.read_text(), re.M)
-    pages = re.findall(r"man:(mptcp-\w+)\(8\)", said)
-    documents = re.findall(rf"file:{DOCUMENTS}([\w-]+\.md)", said)
+    (documentation,) = re.findall(r"^Documentation=(.*)$", unit.read_text(), re.M)
+    pages = re.findall(r"man:(mptcp-\w+)\(8\)", documentation)
+    documents = re.findall(rf"file:{DOCUMENTS}([\w-]+\.md)", documentation)
     assert pages
     assert documents
     assert all((PAGES / page).is_file() for page in pages)

@@ -55,7 +55,7 @@ def test_optional_package_that_the_release_lacks_is_left_out(host: Host) -> None
 
 @pytest.mark.nightly(besides=("[config-files amd64", r"[installed amd64\ninstalled i386"))
 @pytest.mark.parametrize(
-    ("there", "asked"),
+    ("there", "requested"),
     [
         ("installed amd64\ninstalled i386\n", False),
         ("installed i386\ninstalled amd64\n", False),
@@ -66,13 +66,13 @@ def test_optional_package_that_the_release_lacks_is_left_out(host: Host) -> None
         ("installed amd64\n", False),
     ],
 )
-def test_package_of_another_architecture_counts_as_missing(host: Host, there: str, asked: bool) -> None:
+def test_package_of_another_architecture_counts_as_missing(host: Host, there: str, requested: bool) -> None:
     """Defect: if libc6-dev was also installed for a second architecture, each run asked for it over the network."""
     host.touch("installed")
     (host.root / "there-libc6-dev").write_text(there)
     host.end(host.start("demo"))
-    assert host.has("asked") == asked
-    assert not asked or (host.root / "asked").read_text().split()[-1] == "libc6-dev"
+    assert host.has("asked") == requested
+    assert not requested or (host.root / "asked").read_text().split()[-1] == "libc6-dev"
 
 
 @pytest.mark.nightly(besides=("[test -k x]",))

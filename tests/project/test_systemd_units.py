@@ -47,8 +47,8 @@ def test_exposure_of_the_unit_is_low(unit: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("NOT TESTED: systemd-analyze is not installed")
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    assert exposure(said) <= MOST[unit.stem]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    assert exposure(output) <= MOST[unit.stem]
 
 
 @pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
@@ -245,20 +245,20 @@ def test_drop_in_on_the_page_starts_the_throttler_with_an_interface(tmp_path: Pa
     """Defect: "systemctl reenable" of systemd 252 ignores drop-ins, so nothing would have started the throttler."""
     if shutil.which("systemctl") is None:
         pytest.skip("NOT TESTED: systemctl is not installed")
-    said = re.search(
+    example = re.search(
         r"`systemctl edit mptcp-throttler`, write\s+`(\S+)` below `\[Install\]`, then `systemctl (\w+) ",
         (UNITS.parent / "docs/operator.md").read_text(),
     )
-    assert said is not None
+    assert example is not None
     units, own = tmp_path / "usr/lib/systemd/system", tmp_path / "etc/systemd/system"
     for directory in (units, own / "mptcp-throttler.service.d"):
         directory.mkdir(parents=True)
     shutil.copy(THROTTLER, units)
-    (own / "mptcp-throttler.service.d/override.conf").write_text(f"[Install]\n{said[1]}\n")
+    (own / "mptcp-throttler.service.d/override.conf").write_text(f"[Install]\n{example[1]}\n")
     systemctl = ["systemctl", "--quiet", f"--root={tmp_path}"]
     # The package enables the unit this way.
     subprocess.run([*systemctl, "enable", "mptcp-throttler"], check=True, timeout=60)
-    wanted = own / f"{said[1].partition('=')[2]}.wants/mptcp-throttler.service"
+    wanted = own / f"{example[1].partition('=')[2]}.wants/mptcp-throttler.service"
     wanted.unlink(missing_ok=True)
-    subprocess.run([*systemctl, said[2], "mptcp-throttler"], check=True, timeout=60)
+    subprocess.run([*systemctl, example[2], "mptcp-throttler"], check=True, timeout=60)
     assert wanted.is_symlink()

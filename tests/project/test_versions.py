@@ -39,10 +39,10 @@ def test_all_files_have_the_same_version() -> None:
     assert first_line.startswith(f"mptcp-steering-proxy ({version}) ")
     packages = pyproject()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     sources = [path for package in packages for path in (REPOSITORY / package).rglob("*.py")]
-    said = [
+    versions = [
         found for path in sources for found in re.findall(r'^__version__ = "(.*)"$', path.read_text(), re.MULTILINE)
     ]
-    assert set(said) == {version}
+    assert set(versions) == {version}
     assert pyproject("bench")["project"]["version"] == version
     assert f"mptcp-steering-proxy=={version}" in pyproject("bench")["project"]["dependencies"]
 
@@ -88,11 +88,11 @@ def test_run_installs_the_implicit_build_dependencies(tmp_path: Path) -> None:
     # Simulate a host on which nothing is installed.
     (tmp_path / "status").touch()
     command = ["dpkg-checkbuilddeps", f"--admindir={tmp_path}", str(REPOSITORY / "debian/control")]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
-    asked = set(re.findall(r"[\w-]+(?=:native)", said))
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
+    requested = set(re.findall(r"[\w-]+(?=:native)", output))
     installed = re.search(r'^DEB_PACKAGES="(.*)"$', (REPOSITORY / "run").read_text(), re.MULTILINE)
     assert installed
-    assert {"build-essential"} <= asked <= set(installed[1].split())
+    assert {"build-essential"} <= requested <= set(installed[1].split())
 
 
 def test_page_passes_the_package_variable_through_sudo() -> None:

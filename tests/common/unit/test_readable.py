@@ -33,8 +33,8 @@ def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def answering(systemctl: Path, groups: str, code: int = 0) -> None:
-    asked = "show --property=SupplementaryGroups mptcp-portal.service"
-    systemctl.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] && echo "SupplementaryGroups={groups}"; exit {code}\n')
+    arguments = "show --property=SupplementaryGroups mptcp-portal.service"
+    systemctl.write_text(f'#!/bin/sh\n[ "$*" = "{arguments}" ] && echo "SupplementaryGroups={groups}"; exit {code}\n')
     systemctl.chmod(0o755)
 
 

@@ -85,8 +85,8 @@ def test_renewed_certificate_is_shown_once_its_key_is_there(
     assert capsys.readouterr().err == ""
     server.renewal.look()
     assert server.shows(version, name) == new
-    said = f"server: new connections are shown the renewed certificate of {used.certificate}\n"
-    assert capsys.readouterr().err == said
+    message = f"server: new connections are shown the renewed certificate of {used.certificate}\n"
+    assert capsys.readouterr().err == message
     server.renewal.look()
     assert capsys.readouterr().err == ""
 
@@ -187,10 +187,10 @@ def test_unusable_files_are_reported_once_and_tried_again(
         server.renewal.look()
     assert capsys.readouterr().err == ""
     server.renewal.look()
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     start = "server: the certificate was changed, and clients are still shown the one before: "
-    assert said.startswith(f"{start}{used.certificate} with {used.key} cannot be used: ")
-    assert len(said.splitlines()) == 1
+    assert errors.startswith(f"{start}{used.certificate} with {used.key} cannot be used: ")
+    assert len(errors.splitlines()) == 1
     for _ in range(2 * PATIENCE):
         server.renewal.look()
     assert capsys.readouterr().err == ""

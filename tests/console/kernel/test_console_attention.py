@@ -42,7 +42,7 @@ class Site:
         self.browser.open(f"{self.console.url}/#{page}")
         self.browser.until_text("#state-text", "live")
 
-    def asked(self, query: str) -> int:
+    def requests(self, query: str) -> int:
         return sum(each["query"] == query for each in list(self.world.asked))
 
     def write(self, field: str, text: str) -> None:
@@ -102,8 +102,8 @@ def test_reasons_open_without_a_mouse(site: Site) -> None:
     summary.send_keys(Keys.ENTER)
     site.browser.until(reason.is_displayed, "the reason is shown")
     assert reason.text.startswith("rule spare-ethernet caps path ethernet at 5 Mbit/s")
-    asked = site.asked("connections")
-    site.browser.until(lambda: site.asked("connections") >= asked + 2, "the table is renewed")
+    before = site.requests("connections")
+    site.browser.until(lambda: site.requests("connections") >= before + 2, "the table is renewed")
     assert reason.is_displayed()
     assert site.browser.faults() == []
     site.open("what-if")
@@ -127,9 +127,9 @@ def test_connection_card_keeps_selection_when_it_is_updated(site: Site) -> None:
     site.open(f"connection/{TOKEN}")
     site.browser.until_text("#explained .reason", "rule spare-ethernet caps")
     site.browser.run("getSelection().selectAllChildren(document.querySelector('#explained .reason'))")
-    asked = site.asked("explain")
+    before = site.requests("explain")
     site.world.sent["ethernet"] += 1000
-    site.browser.until(lambda: site.asked("explain") >= asked + 2, "it is asked for again")
+    site.browser.until(lambda: site.requests("explain") >= before + 2, "it is asked for again")
     assert str(site.browser.run("return getSelection().toString()")).startswith("rule spare-ethernet caps")
 
 
@@ -139,8 +139,8 @@ def test_incomplete_address_filter_shows_all_clients_and_a_hint(site: Site) -> N
     site.browser.until_text("#connections-count", "3 connections")
     site.write("#filter-client", "10.77")
     site.browser.until_text("#filter-client-hint", "The address is incomplete: all clients are shown.")
-    asked = site.asked("connections")
-    site.browser.until(lambda: site.asked("connections") > asked, "the table is renewed")
+    before = site.requests("connections")
+    site.browser.until(lambda: site.requests("connections") > before, "the table is renewed")
     assert site.browser.text("#connections-message") == ""
     assert site.browser.text("#connections-count") == "3 connections"
     site.write("#filter-client", "10.77.1.2")
@@ -164,16 +164,16 @@ def test_hidden_page_stops_polling_and_resumes_when_shown(site: Site) -> None:
     site.browser.until_text("#connections", TOKEN)
     site.browser.run(SHOW, True)
     try:
-        asked = site.asked("connections")
-        summaries = site.asked("summary")
+        before = site.requests("connections")
+        summaries = site.requests("summary")
         # While the page is hidden, the console itself asks every five seconds. A visible table would be asked for every
         # two.
-        site.browser.until(lambda: site.asked("summary") >= summaries + 4, "time passes")
-        assert site.asked("connections") <= asked + 1
-        asked = site.asked("connections")
+        site.browser.until(lambda: site.requests("summary") >= summaries + 4, "time passes")
+        assert site.requests("connections") <= before + 1
+        before = site.requests("connections")
     finally:
         site.browser.run(SHOW, False)
-    site.browser.until(lambda: site.asked("connections") > asked, "it is asked for")
+    site.browser.until(lambda: site.requests("connections") > before, "it is asked for")
     site.browser.until_text("#state-text", "live")
 
 
@@ -215,8 +215,8 @@ def test_screen_reader_announces_trouble_once(site: Site) -> None:
             return len(ages) > 3
 
         site.browser.until(grows, "its age grows")
-        told = site.browser.run("return window.texts")
-        assert len(told) == len(set(told)) <= 2
+        announced = site.browser.run("return window.texts")
+        assert len(announced) == len(set(announced)) <= 2
     finally:
         site.throttler.start()
     site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no trouble any more")

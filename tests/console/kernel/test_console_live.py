@@ -115,12 +115,12 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
     # Run the console as its unit does, as far as a namespace allows: as nobody, with the status group, without
     # privileges.
     namespace = ["ip", "netns", "exec", proxy.namespace]
-    nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
+    as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
     plain = ["curl", "-s", "-o", "/dev/null", "-x", squid.url(), origin.url("large")]
     argv = mptcp_command(plain)
     with (
         testbed["client"].running(argv, name="download"),
-        console(testbed.directory, throttler.socket, prefix=[*namespace, *nobody, "--bounding-set=-all"]) as running,
+        console(testbed.directory, throttler.socket, prefix=[*namespace, *as_nobody, "--bounding-set=-all"]) as running,
         browser(testbed.directory, namespace, proxy.entered) as chromium,
     ):
         site = Site(testbed, policy, throttler, running, chromium, config, plain)

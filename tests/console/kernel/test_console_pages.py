@@ -189,10 +189,10 @@ def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
     )
     graph.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
     assert site.browser.text("#title-moment").startswith("At ")
-    told = graph.get_attribute("aria-valuetext") or ""
-    assert "ethernet" in told
-    assert "wifi" in told
-    assert "Mbit/s" in told
+    value = graph.get_attribute("aria-valuetext") or ""
+    assert "ethernet" in value
+    assert "wifi" in value
+    assert "Mbit/s" in value
     held, newest = graph.get_attribute("aria-valuenow"), int(graph.get_attribute("aria-valuemax") or 0)
     site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) >= newest + 2, "the graph goes on")
     assert graph.get_attribute("aria-valuenow") == held
@@ -258,12 +258,12 @@ def test_filter_without_a_match_says_so_and_can_be_cleared(site: Site) -> None:
     ):
         site.open(page)
         site.browser.find(field).send_keys("10.99.9.9")
-        told = site.browser.find(none)
-        site.browser.until(told.is_displayed, "it is said that nothing matches")
+        message = site.browser.find(none)
+        site.browser.until(message.is_displayed, "it is said that nothing matches")
         photograph(site, f"{page}-none-desktop-light")
         site.browser.find(f"{none} button").click()
         site.browser.until_text(*READY[page])
-        assert not told.is_displayed()
+        assert not message.is_displayed()
     # A name can be used instead of its address.
     site.open("connections")
     site.browser.find("#filter-client").send_keys("laptop")
@@ -335,10 +335,10 @@ def test_phone_header_keeps_its_height_with_long_texts(site: Site) -> None:
 def test_table_update_keeps_focus(site: Site) -> None:
     site.open("connections")
     site.browser.run(f"document.querySelector('#connections a[href=\"#connection/{TOKEN}\"]').focus()")
-    asked = len(site.world.asked)
+    before = len(site.world.asked)
     # The page asks again after it has shown the answer: at the third question it has renewed the table twice.
     site.browser.until(
-        lambda: [each["query"] for each in site.world.asked[asked:]].count("connections") >= 3, "it is renewed twice"
+        lambda: [each["query"] for each in site.world.asked[before:]].count("connections") >= 3, "it is renewed twice"
     )
     assert site.browser.run("return document.activeElement.textContent") == TOKEN
 

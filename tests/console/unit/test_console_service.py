@@ -39,8 +39,8 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
         replaced(certificate, new_certificate)
         replaced(key, new_key)
         wait_until(lambda: shown(port) == der(new_certificate), "the new certificate is shown", timeout=60)
-        said = f"mptcp-console: new connections are shown the renewed certificate of {certificate}\n"
-        assert running.log.read_text().count(said) == 1
+        message = f"mptcp-console: new connections are shown the renewed certificate of {certificate}\n"
+        assert running.log.read_text().count(message) == 1
 
 
 def test_number_of_idle_connections_is_bounded(tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_check_warns_of_an_address_that_the_host_lacks(
     token.chmod(0o600)
     file.write_text(f"listen: '{address}:8610'\n")
     assert cli.main(["check", "--config", str(file)]) == DONE
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     why = f"no interface of this host has {address.strip('[]')}; nobody is answered there until one has"
-    assert said.err == f"{file}: warning: listen: {why}\n"
-    assert said.out.startswith(f"{file}: no errors; ")
+    assert output.err == f"{file}: warning: listen: {why}\n"
+    assert output.out.startswith(f"{file}: no errors; ")
     file.write_text("listen: 127.0.0.1:8610\n")
     assert cli.main(["check", "--config", str(file)]) == DONE
     assert capsys.readouterr().err == ""

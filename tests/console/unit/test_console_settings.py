@@ -69,9 +69,9 @@ def test_all_keys_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.7", "[::]", "[fd77::1]"])
 def test_listener_off_loopback_requires_a_token(tmp_path: Path, address: str) -> None:
     file = written(tmp_path, f'open_to_this_host: true\nlisten: "{address}:8610"\n', TOKEN)
-    said = problems(file)
-    assert said.startswith(f"{file}:1: open_to_this_host: ")
-    assert f"{address.strip('[]')} can be reached from other hosts, so that a token is needed" in said
+    found = problems(file)
+    assert found.startswith(f"{file}:1: open_to_this_host: ")
+    assert f"{address.strip('[]')} can be reached from other hosts, so that a token is needed" in found
     file.write_text(file.read_text().partition("\n")[2])
     assert read_settings(file).token == TOKEN
 
@@ -86,9 +86,9 @@ def test_listener_on_loopback_requires_a_token_unless_open_to_this_host(tmp_path
     )
     assert read_settings(written(tmp_path, listen, TOKEN)).token == TOKEN
     assert read_settings(written(tmp_path, f"{listen}open_to_this_host: true\n", TOKEN)).token is None
-    said = problems(written(tmp_path, f"{listen}open_to_this_host: true\ntoken_file: token\n", TOKEN))
-    assert f"{file}:2: open_to_this_host: " in said
-    assert "nobody needs the token" in said
+    found = problems(written(tmp_path, f"{listen}open_to_this_host: true\ntoken_file: token\n", TOKEN))
+    assert f"{file}:2: open_to_this_host: " in found
+    assert "nobody needs the token" in found
 
 
 def test_console_without_settings_requires_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,10 +138,10 @@ def test_unwritable_token_is_reported_in_one_line(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o604, 0o641])
 def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
-    said = problems(written(tmp_path, "token_file: token\n", TOKEN, mode))
-    assert f"token has mode {mode:04o}" in said
-    assert "chmod 0640" in said
-    assert TOKEN not in said
+    found = problems(written(tmp_path, "token_file: token\n", TOKEN, mode))
+    assert f"token has mode {mode:04o}" in found
+    assert "chmod 0640" in found
+    assert TOKEN not in found
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> 
 )
 def test_mistake_is_reported_with_its_line(tmp_path: Path, text: str, words: str) -> None:
     file = written(tmp_path, text + "\n", TOKEN)
-    said = problems(file)
-    assert said.startswith(f"{file}:1: ")
-    assert words in said
+    found = problems(file)
+    assert found.startswith(f"{file}:1: ")
+    assert words in found
 
 
 def test_mistake_ends_run_and_check_with_their_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

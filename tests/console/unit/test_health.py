@@ -58,8 +58,8 @@ def test_loss_is_reported_for_a_minute(lost: dict[str, int], words: str) -> None
     health = Health()
     assert health.take(summary(counters=counters())) == []
     for second in (1.0, 30.0, RECENT):
-        (said,) = health.take(summary(NOW + second, counters=counters(**lost)))
-        assert said.startswith(words)
+        (text,) = health.take(summary(NOW + second, counters=counters(**lost)))
+        assert text.startswith(words)
     assert health.take(summary(NOW + RECENT + 2, counters=counters(**lost))) == []
 
 

@@ -141,10 +141,10 @@ def test_slow_answers_are_requested_less_often(takes: float) -> None:
 def test_missing_answers_are_requested_less_often() -> None:
     """Defect: missing answers did not count, so that repeated questions kept the throttler permanently busy."""
     throttler = Throttler()
-    asked: list[float] = []
+    times: list[float] = []
 
     async def silent(_: Mapping[str, object]) -> dict[str, Any]:
-        asked.append(throttler.now)
+        times.append(throttler.now)
         throttler.now += 3.0
         raise TimeoutError
 
@@ -155,7 +155,7 @@ def test_missing_answers_are_requested_less_often() -> None:
                 await lane.ask({"query": number})
 
     asyncio.run(ask())
-    assert 3.0 * 29 / (asked[-1] - asked[10]) < 0.26
+    assert 3.0 * 29 / (times[-1] - times[10]) < 0.26
 
 
 def test_fast_answer_does_not_reset_the_wait_after_slow_ones() -> None:

@@ -123,7 +123,7 @@ def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
 
 @pytest.mark.nightly(besides=("exrp", "colorMode"))
 @pytest.mark.parametrize(
-    ("place", "value", "said"),
+    ("place", "value", "words"),
     [
         ("titel", "x", ".titel is unknown"),
         ("options.colourMode", "value", ".options.colourMode is unknown"),
@@ -136,9 +136,9 @@ def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
         ("type", "gauge", "unknown"),
     ],
 )
-def test_check_finds_a_value_that_grafanas_types_lack(place: str, value: Any, said: str) -> None:
+def test_check_finds_a_value_that_grafanas_types_lack(place: str, value: Any, words: str) -> None:
     number = next(at for at, panel in enumerate(dashboard()["panels"]) if panel["type"] == "stat")
-    assert any(said in fault for fault in faults(changed(number, place, value)))
+    assert any(words in fault for fault in faults(changed(number, place, value)))
 
 
 def test_dashboard_uses_exactly_its_variables() -> None:

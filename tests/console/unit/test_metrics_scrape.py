@@ -82,12 +82,12 @@ class Site:
         if not self.kids:
             return text
         numbers = [int(number) for number in query.removeprefix("processes=").split(",")] if query else [*self.kids]
-        asked = {number: requests for number, requests in self.kids.items() if number in numbers}
-        if not asked:
+        chosen = {number: requests for number, requests in self.kids.items() if number in numbers}
+        if not chosen:
             return None
         if name == "refresh":
-            return by_kid(dict.fromkeys(asked, text))
-        return re.sub(r"(client_http.requests) = \d+", rf"\1 = {sum(asked.values())}", text)
+            return by_kid(dict.fromkeys(chosen, text))
+        return re.sub(r"(client_http.requests) = \d+", rf"\1 = {sum(chosen.values())}", text)
 
     async def scrape(self) -> Samples:
         status, _, body = await self.get()
@@ -301,7 +301,7 @@ def test_unreachable_source_has_no_old_metrics(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "words"),
     [
         ({"version": "0.1.0", "connections": []}, "schema None, not 2"),
         ({"schema": 3}, "schema 3, not 2"),
@@ -309,7 +309,7 @@ def test_unreachable_source_has_no_old_metrics(tmp_path: Path) -> None:
     ],
 )
 def test_answer_of_another_schema_counts_as_down(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], words: str
 ) -> None:
     async def test(site: Site) -> None:
         site.summary = answer
@@ -318,7 +318,7 @@ def test_answer_of_another_schema_counts_as_down(
         assert "mptcp_throttler_connections" not in {name for name, _ in found}
 
     run_at_site(tmp_path, test)
-    assert said in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 def test_malformed_throttler_answer_leaves_squids_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,12 +333,12 @@ def test_malformed_throttler_answer_leaves_squids_metrics(tmp_path: Path, capsys
             site.now += 1
 
     run_at_site(tmp_path, test)
-    said = [line for line in capsys.readouterr().err.splitlines() if "throttler" in line]
-    assert [line.rpartition(": ")[2] for line in said[:2]] == [
+    printed = [line for line in capsys.readouterr().err.splitlines() if "throttler" in line]
+    assert [line.rpartition(": ")[2] for line in printed[:2]] == [
         "KeyError 'policy'",
         "TypeError 'NoneType' object is not iterable",
     ]
-    assert said[2:] == ["mptcp-console: metrics: throttler answers again"]
+    assert printed[2:] == ["mptcp-console: metrics: throttler answers again"]
 
 
 def test_problem_is_logged_at_its_begin_and_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -179,15 +179,15 @@ def test_rate_is_zero_without_subflows(world: World, clock: Clock) -> None:
 
 def test_rate_includes_subflows_that_closed_between_summaries(world: World, clock: Clock) -> None:
     """No subflow is active when the throttler is asked, but it has counted the bytes of closed sockets."""
-    meter, nobody = Meter(), {"subflows": {"active": 0, "pending": 0}}
-    meter.take(summary(world) | nobody | {"counted": START})
+    meter, no_client = Meter(), {"subflows": {"active": 0, "pending": 0}}
+    meter.take(summary(world) | no_client | {"counted": START})
     for second in range(1, 4):
         clock.now += 1
         world.carry(0, 1_000_000)
-        meter.take(summary(world) | nobody | {"counted": START + second})
+        meter.take(summary(world) | no_client | {"counted": START + second})
         assert meter.paths[PathKey("wifi", "down")] == 8_000_000
     clock.now += 1
-    meter.take(summary(world) | nobody | {"counted": START + 4})
+    meter.take(summary(world) | no_client | {"counted": START + 4})
     assert meter.paths[PathKey("wifi", "down")] == 0
 
 

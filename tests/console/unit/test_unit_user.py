@@ -97,6 +97,6 @@ def test_encrypted_key_is_refused_without_a_password_prompt(settings: Path, caps
     key.write_bytes(encrypted(key))
     for name, expected in (("check", FAILED), ("run", CONFIGURATION)):
         assert main([name, "--config", str(settings)]) == expected
-        said = capsys.readouterr().err
-        assert f"{key} cannot be used: the key is encrypted" in said
-        assert len(said.splitlines()) == 1
+        errors = capsys.readouterr().err
+        assert f"{key} cannot be used: the key is encrypted" in errors
+        assert len(errors.splitlines()) == 1

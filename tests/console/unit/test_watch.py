@@ -179,11 +179,11 @@ ODD: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_malformed_answer_is_reported(site: Site, name: str) -> None:
-    says, words = ODD[name]
+    answer, words = ODD[name]
 
     async def look() -> None:
         await site.look()
-        site.says = says
+        site.says = answer
         await site.look()
 
     run(look())

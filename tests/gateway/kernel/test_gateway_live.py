@@ -98,8 +98,8 @@ class Home:
 
     def carrying(self) -> set[str]:
         """Return the source addresses of the established subflows."""
-        said = self.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
-        return set(re.findall(r"(10\.94\.\d+\.\d+)(?:%\w+)?:\d+ +10\.94\.9\.9", said))
+        output = self.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
+        return set(re.findall(r"(10\.94\.\d+\.\d+)(?:%\w+)?:\d+ +10\.94\.9\.9", output))
 
     @contextmanager
     def silent(self, *devices: str) -> Iterator[None]:
@@ -284,8 +284,8 @@ def test_uplinks_with_the_same_network_are_both_used(home: Home) -> None:
         both = r"192\.168\.1\.[23]"
 
         def carrying() -> set[str]:
-            said = home.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
-            return set(re.findall(rf"({both})(?:%\w+)?:\d+ +10\.94\.9\.9", said))
+            output = home.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
+            return set(re.findall(rf"({both})(?:%\w+)?:\d+ +10\.94\.9\.9", output))
 
         wait_until(lambda: carrying() == {"192.168.1.2", "192.168.1.3"}, "it has both")
         before = [home.relay.interface_bytes(f"u{number}").received for number in range(2)]
@@ -335,9 +335,9 @@ def test_plan_prints_the_commands_that_the_daemon_runs(home: Home) -> None:
     home.settings.write_text(f"{home.settings.read_text()}lan: {{devices: [lan0]}}\n")
 
     def there() -> list[str]:
-        said = [home.relay.run(["ip", *words.split()]).stdout for words in ("-4 rule", "-6 rule", "mptcp endpoint")]
+        outputs = [home.relay.run(["ip", *words.split()]).stdout for words in ("-4 rule", "-6 rule", "mptcp endpoint")]
         tables = [home.relay.run(["ip", "route", "show", "table", str(each)], check=False).stdout for each in TABLES]
-        return sorted("".join([*said, *tables]).splitlines())
+        return sorted("".join([*outputs, *tables]).splitlines())
 
     command = [sys.executable, "-I", "-m", "mptcp_gateway.cli", "plan", "--config", str(home.settings)]
     lines = home.relay.run(command).stdout.splitlines()

@@ -94,8 +94,8 @@ class Home:
     def status(self) -> dict[str, Any]:
         command = home_of.command(self.relay, "status", self.settings)
         directory = str(self.relay.directory / home_of.DIRECTORY)
-        said = self.relay.run([*command, "--forwarder", directory, "--json"]).stdout
-        home: dict[str, Any] = json.loads(said)["home"]
+        output = self.relay.run([*command, "--forwarder", directory, "--json"]).stdout
+        home: dict[str, Any] = json.loads(output)["home"]
         return home
 
     def metrics(self) -> list[str]:
@@ -107,8 +107,8 @@ class Home:
         """Return the names of the doctor's checks whose status is not *status*."""
         command = home_of.command(self.relay, "doctor", self.settings)
         directory = str(self.relay.directory / home_of.DIRECTORY)
-        said = self.relay.run([*command, "--forwarder", directory, "--json"], check=False)
-        return [each["check"] for each in json.loads(said.stdout) if each["status"] != status]
+        output = self.relay.run([*command, "--forwarder", directory, "--json"], check=False)
+        return [each["check"] for each in json.loads(output.stdout) if each["status"] != status]
 
     def forwarded(self) -> dict[str, Any]:
         return home_of.forwarded(self.relay)
@@ -165,9 +165,9 @@ class Home:
         return self.device.run(command, check=False, timeout=70).stdout
 
     def is_whole(self, url: str, name: str, *options: str) -> bool:
-        said = self.get(f"{url}/{name}", *options)
+        output = self.get(f"{url}/{name}", *options)
         got = (self.device.directory / "got").read_bytes()
-        return said.startswith("200") and hashlib.sha256(got).hexdigest() == self.origin.digests[name]
+        return output.startswith("200") and hashlib.sha256(got).hexdigest() == self.origin.digests[name]
 
     @contextmanager
     def carried(self) -> Iterator[dict[str, int]]:

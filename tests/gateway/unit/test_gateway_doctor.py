@@ -27,25 +27,25 @@ def way(uplink: str, verdict: str) -> dict[str, Any]:
 
 
 def test_finding_for_each_state_of_an_uplink() -> None:
-    said = {"ways": [way("dsl", "good")]}
-    assert [each.status for each in doctor.uplinks(SETTINGS, said)] == [Status.OK, Status.WARN]
-    said = {"ways": [way("dsl", "plain TCP"), way("lte", "no answer")]}
-    found = list(doctor.uplinks(SETTINGS, said))
+    status = {"ways": [way("dsl", "good")]}
+    assert [each.status for each in doctor.uplinks(SETTINGS, status)] == [Status.OK, Status.WARN]
+    status = {"ways": [way("dsl", "plain TCP"), way("lte", "no answer")]}
+    found = list(doctor.uplinks(SETTINGS, status))
     found += doctor.uplinks(SETTINGS, {"ways": [way("dsl", "good") | {"reason": STALLS}]})
     assert [each.status for each in found] == [Status.WARN] * 4
     assert all(each.why and each.remedy for each in found)
 
 
 @pytest.mark.parametrize(
-    ("says", "status"),
+    ("answer", "status"),
     [
         (None, Status.FAIL),
         ({"silent": "timed out", "open": 0, "connections": 1}, Status.FAIL),
         ({"silent": None, "open": 2, "connections": 9}, Status.OK),
     ],
 )
-def test_finding_for_the_forwarder(says: dict[str, Any] | None, status: Status) -> None:
-    assert doctor.forwarder({"forwarder": says, "fail": "open"}).status is status
+def test_finding_for_the_forwarder(answer: dict[str, Any] | None, status: Status) -> None:
+    assert doctor.forwarder({"forwarder": answer, "fail": "open"}).status is status
 
 
 def test_foreign_chains_that_drop_forwarded_packets_are_found() -> None:

@@ -135,18 +135,18 @@ def test_connect_requests_and_their_answers() -> None:
 
 
 def test_check_page_request_becomes_a_proxy_request() -> None:
-    asked = check_request(b"GET /check.json HTTP/1.1\r\nHost: 192.0.2.80\r\nAccept: */*\r\nConnection: x\r\n\r\n", "")
-    assert asked is not None
-    lines = asked.decode().split("\r\n")
+    found = check_request(b"GET /check.json HTTP/1.1\r\nHost: 192.0.2.80\r\nAccept: */*\r\nConnection: x\r\n\r\n", "")
+    assert found is not None
+    lines = found.decode().split("\r\n")
     assert lines[0] == "GET http://check.mptcp.internal/check.json HTTP/1.1"
     assert "Accept: */*" in lines
     assert [each for each in lines if each.startswith("Host")] == ["Host: check.mptcp.internal"]
     assert [each for each in lines if each.startswith("Connection")] == ["Connection: close"]
     assert check_request(b"GET / HTTP/1.1\r\n", "") is None
-    asked = check_request(b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nProxy-Authorization: x\r\n\r\n", "")
-    assert asked is not None
-    assert b"chunked" not in asked
-    assert b"Authorization" not in asked
+    found = check_request(b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nProxy-Authorization: x\r\n\r\n", "")
+    assert found is not None
+    assert b"chunked" not in found
+    assert b"Authorization" not in found
     for smuggled in (
         b"GET / HTTP/1.1\r\nA: b\n\nGET http://10.0.0.5/ HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\nGET /",

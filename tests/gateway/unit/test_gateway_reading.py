@@ -152,7 +152,7 @@ def test_parent_addresses_are_kept_while_no_name_server_answers() -> None:
         (Goal(SECOND, 80),),
     ]
 
-    def asked(host: str, port: int) -> tuple[Goal, ...]:
+    def look_up(host: str, port: int) -> tuple[Goal, ...]:
         assert (host, port) == ("proxy.example.net", 80)
         answer = answers.pop(0)
         if isinstance(answer, OSError):
@@ -160,7 +160,7 @@ def test_parent_addresses_are_kept_while_no_name_server_answers() -> None:
         return answer
 
     changes: list[None] = []
-    resolver = Resolver([("proxy.example.net", 80), (str(PARENT), 81)], lambda: changes.append(None), asked)
+    resolver = Resolver([("proxy.example.net", 80), (str(PARENT), 81)], lambda: changes.append(None), look_up)
     seen = []
     while answers:
         resolver.look()
@@ -218,8 +218,8 @@ def test_trial_outcomes_count_despite_kernel_errors(
     daemon._selector.register(daemon._woken, 1)
     daemon.run()
     assert len(turns) == 2
-    said = [each.getMessage() for each in caplog.records]
-    assert said == ["look at the uplinks: No buffer space available", "No space left on device"]
+    messages = [each.getMessage() for each in caplog.records]
+    assert messages == ["look at the uplinks: No buffer space available", "No space left on device"]
 
 
 class Endpoints:
@@ -239,7 +239,7 @@ class Endpoints:
         del self.there[address]
 
     @property
-    def said(self) -> dict[Address, tuple[str, tuple[str, ...]]]:
+    def by_address(self) -> dict[Address, tuple[str, tuple[str, ...]]]:
         return {address: (found.device, found.flags) for address, found in self.there.items()}
 
 
@@ -263,21 +263,21 @@ def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> 
         SECOND: Found(2, "eth1", ("signal",)),
         third: Found(3, "eth3", ("subflow",)),
     }
-    at_first = kernel.said
+    at_first = kernel.by_address
     wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
     notes = tmp_path / "before.json"
     before = Before(notes)
     assert before.have_endpoints(wanted, {FIRST, SECOND}) == []
-    both = kernel.said
+    both = kernel.by_address
     assert both == at_first | {SECOND: ("eth1", ("subflow",))}
     assert before.have_endpoints(wanted[1:], {FIRST, SECOND}) == []
     assert FIRST not in kernel.there
     successor = Before(notes)  # this one starts after a crash
     assert successor.have_endpoints(wanted, {FIRST, SECOND}) == []
-    assert kernel.said == both, "as it was"
+    assert kernel.by_address == both, "as it was"
     assert successor.have_endpoints([], {FIRST, SECOND}) == []
     successor.restore()
-    assert kernel.said == at_first
+    assert kernel.by_address == at_first
     assert not notes.exists()
 
 

@@ -51,9 +51,9 @@ def test_settings_are_read() -> None:
 def test_mistakes_are_reported_with_their_lines(text: str, problems: list[str]) -> None:
     with pytest.raises(DocumentError) as caught:
         load_settings(text, "gateway.yaml")
-    said = str(caught.value).splitlines()
-    assert len(said) == len(problems)
-    for line, start in zip(sorted(said), problems, strict=True):
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(problems)
+    for line, start in zip(sorted(lines), problems, strict=True):
         assert line.startswith(f"gateway.yaml:{start}"), line
 
 

@@ -63,7 +63,7 @@ def test_squid_serves_an_error_page_while_the_portal_is_down(site: PortalSite, o
 @pytest.mark.parametrize("family", [4, 6])
 def test_page_without_a_throttler_uses_the_kernel(portal: PortalSite, family: int) -> None:
     with connection(portal, family) as client:
-        found = client.until(lambda said: "2 subflows" in said["headline"], "the second path is seen")
+        found = client.until(lambda answer: "2 subflows" in answer["headline"], "the second path is seen")
         assert found["transport"] == "multipath"
         assert found["throttler"] == "absent"
     with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
@@ -92,21 +92,21 @@ def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int)
         try:
             with connection(portal, family) as one:
                 one.get(CHECK)
-                found = one.until(lambda said: len(said["subflows"]) == 1, "one path is seen")
+                found = one.until(lambda answer: len(answer["subflows"]) == 1, "one path is seen")
                 # "so far" is only said of a young connection, and on a busy machine this one may be old by now.
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 1 subflow: Wi-Fi"
                 client.run(["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"])
-                found = one.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+                found = one.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
                 # While the throttler does not answer, the page has only the kernel's data, which lists no subflows.
                 found = one.until(
-                    lambda said: len(said["subflows"]) == 2 and " so far" not in said["headline"],
+                    lambda answer: len(answer["subflows"]) == 2 and " so far" not in answer["headline"],
                     "it is an older connection",
                 )
                 assert [each["address"] for each in found["subflows"]][1] == address
                 assert found["lines"] == ["None of them is limited now."]
                 client.run(["ip", "mptcp", "endpoint", "delete", "id", number])
-                one.until(lambda said: len(said["subflows"]) == 1, "one path is left")
+                one.until(lambda answer: len(answer["subflows"]) == 1, "one path is left")
         finally:
             command = ["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"]
             client.run(command, check=False)
@@ -114,25 +114,25 @@ def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int)
 
 def test_page_knows_a_connection_whose_first_path_is_gone(portal: PortalSite) -> None:
     with portal.throttled(), connection(portal) as client:
-        client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         with portal.client.link_down("eth0"):
             # The kernel gives up a dead subflow when it sends something; meanwhile the other one carries the answers.
             portal.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
-            found = client.until(lambda said: len(said["subflows"]) == 1, "the other path is left")
+            found = client.until(lambda answer: len(answer["subflows"]) == 1, "the other path is left")
             assert found["subflows"][0]["path"] == "LTE"
             assert found["transport"] == "multipath"
 
 
 def test_page_shows_a_cap_until_it_is_lifted(portal: PortalSite) -> None:
     with portal.throttled() as throttler, connection(portal) as client:
-        found = client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        found = client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         assert found["lines"] == ["None of them is limited now."]
         portal.reload(throttler, LTE_CAPPED)
-        found = client.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is seen")
+        found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the cap is seen")
         assert found["lines"] == ["LTE is held to 5 Mbit/s by rule evening."]
         assert [each["limit"] for each in found["subflows"]] == ["none", "5 Mbit/s"]
         portal.reload(throttler, PATHS + "rules: []\n")
-        client.until(lambda said: not any(each["capped"] for each in said["subflows"]), "the cap is gone")
+        client.until(lambda answer: not any(each["capped"] for each in answer["subflows"]), "the cap is gone")
 
 
 @pytest.mark.nightly(besides=("[4]",))
@@ -140,41 +140,41 @@ def test_page_shows_a_cap_until_it_is_lifted(portal: PortalSite) -> None:
 def test_page_shows_plain_tcp_without_caps_of_other_connections(portal: PortalSite, family: int) -> None:
     """The same client also has a Multipath TCP connection with a cap."""
     with portal.throttled(LTE_CAPPED), connection(portal, family) as other:
-        other.until(lambda said: any(each["capped"] for each in said["subflows"]), "the cap is seen")
+        other.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the cap is seen")
         with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
             for _ in range(2):
-                said = client.until(lambda said: said["throttler"] == "answered", "the throttler has answered")
-                assert said["transport"] == "tcp"
-                assert said["subflows"] == []
-                assert "held" not in " ".join(said["lines"])
+                answer = client.until(lambda answer: answer["throttler"] == "answered", "the throttler has answered")
+                assert answer["transport"] == "tcp"
+                assert answer["subflows"] == []
+                assert "held" not in " ".join(answer["lines"])
 
 
 def test_page_shows_a_volume_until_it_is_used_up(portal: PortalSite, origin: Origin) -> None:
     with portal.throttled(PATHS + VOLUME % "5 MB"), connection(portal) as client:
-        found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
+        found = client.until(lambda answer: bool(answer["budgets"]), "the volume is seen")
         assert found["budgets"][0]["volume"] == 5_000_000
         first = found["budgets"][0]["left"]
         assert 4_000_000 < first <= 5_000_000
 
-        def is_used_up(said: dict[str, Any]) -> bool:
+        def is_used_up(answer: dict[str, Any]) -> bool:
             """Return whether the client has used up a volume.
 
             Each of its addresses has one; the path shares may vary.
             """
-            if min((each["left"] for each in said["budgets"]), default=1) <= 0:
+            if min((each["left"] for each in answer["budgets"]), default=1) <= 0:
                 return True
             assert len(client.get(origin.url("big"))[2]) == 3_000_000
             return False
 
         found = client.until(is_used_up, "it is used up")
         assert any("all of 5 MB used up" in line for line in found["lines"])
-        found = client.until(lambda said: any(each["capped"] for each in said["subflows"]), "it has a consequence")
+        found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "it has a consequence")
         assert any("is held to 8 Mbit/s by rule month" in line for line in found["lines"])
 
 
 def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
     with portal.throttled(LTE_CAPPED), connection(portal) as victim, connection(portal, node="neighbour") as thief:
-        mine = victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        mine = victim.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         address, port = victim.end
         end = portal.ends(victim)
         claims = [
@@ -234,7 +234,7 @@ OTHERS = {
 def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> None:
     """No client gets another client's data, whatever it sends or hides in a request."""
     with portal.throttled(LTE_CAPPED), connection(portal) as victim:
-        victim.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        victim.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         end = portal.ends(victim)
         claim = f"MPTCP-Client: {end}"
         hidden = f"GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\n{claim}\r\n\r\n"
@@ -262,7 +262,7 @@ def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> No
 
 def test_portal_answers_only_squid(portal: PortalSite) -> None:
     with portal.throttled(), connection(portal) as client:
-        client.until(lambda said: len(said["subflows"]) == 2, "both paths are seen")
+        client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
         address, _ = client.end
         url = f"http://127.0.0.1:{CHECK_PORT}/check.json"
         curl = ["curl", "-s", "-w", "%{http_code}", "-H", f"MPTCP-Client: {portal.ends(client)}", url]
@@ -311,7 +311,7 @@ def test_captive_portal_api_returns_the_remaining_bytes(portal: PortalSite) -> N
         # An operating system asks before it opens a connection.
         before = wait_for_left()
         with connection(portal) as client:
-            found = client.until(lambda said: bool(said["budgets"]), "the volume is seen")
+            found = client.until(lambda answer: bool(answer["budgets"]), "the volume is seen")
             (own,) = [each for each in found["budgets"] if each["client"] == FIRST]
             assert own["left"] <= before
             # The portal repeats an answer of the last second.

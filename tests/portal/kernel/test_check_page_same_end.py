@@ -50,7 +50,7 @@ def victim(site: PortalSite, port: int) -> Iterator[Connection]:
         site.throttled(LTE_CAPPED),
         Connection(site.client, site.node.service_address(), source=source) as client,
     ):
-        client.until(lambda said: any(each["capped"] for each in said["subflows"]), "the page shows the cap")
+        client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the page shows the cap")
         yield client
 
 
@@ -65,14 +65,14 @@ def test_clients_behind_one_nat_see_their_own_connections(site: PortalSite, prot
         source = ("10.77.3.2", port)
         node = site.testbed["neighbour"]
         with victim(site, port), Connection(node, OTHER_ADDRESS, protocol, source) as neighbour:
-            said = neighbour.until(lambda said: said["throttler"] == "answered", "the throttler has answered")
+            answer = neighbour.until(lambda answer: answer["throttler"] == "answered", "the throttler has answered")
             ends = site.node.run(["ss", "-Htn", "src", OTHER_ADDRESS, "dst", f"{FIRST}:{port}"]).stdout
             assert ends.count("ESTAB") == 1, "the NAT has given it the other client's end"
-            assert said["transport"] == ("tcp" if protocol == socket.IPPROTO_TCP else "multipath")
-            assert SECOND not in json.dumps(said)
-            assert not any(each["capped"] for each in said["subflows"])
+            assert answer["transport"] == ("tcp" if protocol == socket.IPPROTO_TCP else "multipath")
+            assert SECOND not in json.dumps(answer)
+            assert not any(each["capped"] for each in answer["subflows"])
             if protocol == socket.IPPROTO_TCP:
-                assert (said["subflows"], said["budgets"]) == ([], [])
+                assert (answer["subflows"], answer["budgets"]) == ([], [])
     finally:
         core.run(["nft", "delete table ip lan"])
 
@@ -87,16 +87,16 @@ def test_client_that_reuses_ends_does_not_see_the_older_connection(site: PortalS
     with victim(site, port) as client, site.client.link_down("eth0"):
         # The kernel gives up a dead subflow when it sends something; meanwhile the other one carries the answers.
         site.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
-        client.until(lambda said: [each["path"] for each in said["subflows"]] == ["LTE"], "the other path is left")
+        client.until(lambda answer: [each["path"] for each in answer["subflows"]] == ["LTE"], "the other path is left")
         neighbour.run(["ip", "address", "add", f"{FIRST}/32", "dev", "lo"])
         core.run(["ip", "route", "add", FIRST, "via", "10.77.3.2"])
         try:
             source = (FIRST, port)
             address = site.node.service_address()
             with Connection(neighbour, address, socket.IPPROTO_TCP, source) as other:
-                said = other.until(lambda said: said["throttler"] == "answered", "the throttler has answered")
-                assert (said["transport"], said["subflows"], said["budgets"]) == ("tcp", [], [])
-                assert SECOND not in json.dumps(said)
+                answer = other.until(lambda answer: answer["throttler"] == "answered", "the throttler has answered")
+                assert (answer["transport"], answer["subflows"], answer["budgets"]) == ("tcp", [], [])
+                assert SECOND not in json.dumps(answer)
         finally:
             core.run(["ip", "route", "delete", FIRST])
             neighbour.run(["ip", "address", "delete", f"{FIRST}/32", "dev", "lo"])

@@ -155,7 +155,7 @@ def assert_accessible(browser: Remote, *statuses: int) -> None:
             assert axe.faults(browser, of_colour=scheme != SCHEMES[0]) == [], (size, scheme)
             assert not is_wider_than(browser, size), (size, scheme)
     expected = [f"status of {each}" for each in statuses]
-    assert [said for said in complaints(browser) if not any(each in said for each in expected)] == []
+    assert [complaint for complaint in complaints(browser) if not any(each in complaint for each in expected)] == []
 
 
 @pytest.mark.nightly(besides=("https",))
@@ -249,8 +249,8 @@ def test_check_page_reports_a_stopped_throttler(site: PortalSite) -> None:
         with site.throttled(LTE_CAPPED):
             browser.get(CHECK)
             wait_for_words(browser, "Wi-Fi and LTE")
-        asked = "return document.getElementById('answer').dataset.throttler"
-        wait_until(lambda: browser.execute_script(asked) == "absent", "the page follows", timeout=90)
+        state = "return document.getElementById('answer').dataset.throttler"
+        wait_until(lambda: browser.execute_script(state) == "absent", "the page follows", timeout=90)
         assert browser.execute_script("return document.getElementById('paths').hidden")
         assert_accessible(browser, 503)
         save_screenshots(browser, "check-without-throttler")
@@ -341,11 +341,11 @@ def test_check_page_reloads_without_scripts(site: PortalSite) -> None:
         browser.get(CHECK)
         before = site.proxy.logs / "access.log"
 
-        def asked() -> int:
+        def loads() -> int:
             return before.read_text().count("GET http://check.mptcp.internal/ ")
 
-        first = asked()
-        wait_until(lambda: asked() > first, "it is loaded again", timeout=60)
+        first = loads()
+        wait_until(lambda: loads() > first, "it is loaded again", timeout=60)
 
 
 def test_page_of_a_stopped_portal_reloads_until_it_runs(site: PortalSite) -> None:

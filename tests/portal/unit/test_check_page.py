@@ -81,8 +81,8 @@ def test_clients_behind_one_nat_see_only_their_own_connection(tmp_path: Path) ->
                     page = client.get("/", headers=headers).text
                     assert "Plain TCP over one path" in page
                     assert not re.search("LTE|Wi-Fi|month", page)
-                    said = client.get("/check.json", headers=headers).json()
-                    assert (said["transport"], said["subflows"], said["budgets"]) == ("tcp", [], [])
+                    answer = client.get("/check.json", headers=headers).json()
+                    assert (answer["transport"], answer["subflows"], answer["budgets"]) == ("tcp", [], [])
         (tmp_path / "s").unlink(missing_ok=True)
 
 
@@ -106,8 +106,8 @@ def test_header_of_an_older_squid_conf_shows_no_connection(throttler: Path, caps
             assert page.status_code == 200
             assert "squid.conf) are of an earlier version" in page.text
             assert not re.search("LTE|Wi-Fi|month", page.text)
-        said = client.get("/check.json", headers={"MPTCP-Client": "10.77.1.2 40000"}).json()
-    assert (said["transport"], said["subflows"], said["budgets"]) == ("unknown", [], [])
+        answer = client.get("/check.json", headers={"MPTCP-Client": "10.77.1.2 40000"}).json()
+    assert (answer["transport"], answer["subflows"], answer["budgets"]) == ("unknown", [], [])
     assert not looks
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("mptcp-portal: the check page cannot tell clients how they are connected")
@@ -363,9 +363,9 @@ def test_number_of_concurrent_page_questions_is_bounded(tmp_path: Path) -> None:
         answers = await asyncio.gather(*(asker.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)))
         return [status for status, _ in answers]
 
-    with answering(tmp_path / "s", of_clients({})) as asked:
+    with answering(tmp_path / "s", of_clients({})) as questions:
         answers = asyncio.run(crowd())
-    assert len(asked) == answers.count(Throttler.ANSWERED) == MOST_PAGES
+    assert len(questions) == answers.count(Throttler.ANSWERED) == MOST_PAGES
     assert answers.count(Throttler.BUSY) == 50 - MOST_PAGES
 
 
@@ -406,8 +406,8 @@ def test_clients_behind_one_nat64_have_a_place_each(tmp_path: Path) -> None:
 
     async def phones() -> list[Throttler]:
         asker = Asker(tmp_path / "s", pause=0.01)
-        asked = (asker.client(f"[64:ff9b::192.0.2.{n}]:1", PROXY, None) for n in range(1, MOST_PAGES + 1))
-        return [status for status, _ in await asyncio.gather(*asked)]
+        questions = (asker.client(f"[64:ff9b::192.0.2.{n}]:1", PROXY, None) for n in range(1, MOST_PAGES + 1))
+        return [status for status, _ in await asyncio.gather(*questions)]
 
     with answering(tmp_path / "s", of_clients({})):
         assert set(asyncio.run(phones())) == {Throttler.ANSWERED}
@@ -425,10 +425,10 @@ def test_page_questions_do_not_wait_for_captive_portal_questions(tmp_path: Path)
         await asyncio.gather(asker.client("10.77.1.2:40000", PROXY, 0xABCD), asker.budgets_of("10.77.3.2"))
 
     known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
-    with answering(tmp_path / "s", of_clients(known)) as asked, pytest.MonkeyPatch.context() as patch:
+    with answering(tmp_path / "s", of_clients(known)) as questions, pytest.MonkeyPatch.context() as patch:
         patch.setattr(asking, "sleep", sleep)
         asyncio.run(all_at_once())
-    assert len(asked) == 2
+    assert len(questions) == 2
     assert max(pauses) <= 0, "each was the first of its queue"
 
 
@@ -449,9 +449,9 @@ def test_repeated_question_is_asked_once(tmp_path: Path) -> None:
         together = await asyncio.gather(*(asker.client("10.0.0.1:1", PROXY, None) for _ in range(2)))
         return [status for status, _ in (*together, await asker.client("10.0.0.1:1", PROXY, None))]
 
-    with answering(tmp_path / "s", of_clients({})) as asked:
+    with answering(tmp_path / "s", of_clients({})) as questions:
         assert asyncio.run(twice()) == [Throttler.ANSWERED] * 3
-    assert len(asked) == 1
+    assert len(questions) == 1
 
 
 def test_cancelled_question_does_not_cancel_an_equal_one(tmp_path: Path) -> None:

@@ -67,10 +67,10 @@ def test_asker_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -
 def test_answer_is_not_reused_for_another_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = list[object]()
+    questions = list[object]()
 
     async def answer(_: Path, request: dict[str, object], *__: object) -> dict[str, Any]:
-        asked.append(request.get("token"))
+        questions.append(request.get("token"))
         return {"schema": 99, "token": request.get("token")}
 
     async def ask() -> None:
@@ -80,7 +80,7 @@ def test_answer_is_not_reused_for_another_token(
 
     monkeypatch.setattr(asking, "ask_async", answer)
     asyncio.run(ask())
-    assert asked == ["00000001", "00000002", None]
+    assert questions == ["00000001", "00000002", None]
 
 
 def test_longest_wait_is_shorter_than_the_request_limit() -> None:

@@ -33,7 +33,7 @@ def run(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "words"),
     [
         ("check: {listen: x}", ":1: check.listen: "),
         ("check: {squid_user: nobody-of-this-name}", 'check.squid_user: there is no user "nobody-of-this-name"'),
@@ -44,15 +44,15 @@ def run(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[i
     ],
 )
 def test_mistake_is_reported_in_one_line(
-    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "portal.yaml"
     path.write_text(text)
     for command, expected in (("check", FAILED), ("run", CONFIGURATION)):
-        status, said = run(command, path, capsys)
+        status, errors = run(command, path, capsys)
         assert status == expected
-        assert says in said
-        assert len(said.splitlines()) == 1
+        assert words in errors
+        assert len(errors.splitlines()) == 1
 
 
 def test_encrypted_key_is_refused_without_a_password_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,10 +62,10 @@ def test_encrypted_key_is_refused_without_a_password_prompt(tmp_path: Path, caps
     key.write_bytes(encrypted(key))
     path.write_text(GOOD + f"captive_portal: {{listen: 127.0.0.1:1, certificate: {certificate}, key: {key}}}")
     for name, expected in (("check", FAILED), ("run", CONFIGURATION)):
-        status, said = run(name, path, capsys)
+        status, errors = run(name, path, capsys)
         assert status == expected
-        assert f"{key} cannot be used: the key is encrypted" in said
-        assert len(said.splitlines()) == 1
+        assert f"{key} cannot be used: the key is encrypted" in errors
+        assert len(errors.splitlines()) == 1
 
 
 def test_check_accepts_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,13 +88,13 @@ def test_check_warns_of_an_address_that_the_host_lacks(
         "captive_portal: {listen: '[2001:db8::1]:3182', behind: [127.0.0.1/32]}\n"
     )
     assert main(["check", "--config", str(path)]) == DONE
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     later = "nobody is answered there until one has"
-    assert said.err.splitlines() == [
+    assert output.err.splitlines() == [
         f"{path}: warning: onboarding.listen: no interface of this host has 192.0.2.1; {later}",
         f"{path}: warning: captive_portal.listen: no interface of this host has 2001:db8::1; {later}",
     ]
-    assert said.out == f"{path}: no errors\n"
+    assert output.out == f"{path}: no errors\n"
 
 
 def test_port_in_use_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,9 +102,9 @@ def test_port_in_use_is_reported_in_one_line(tmp_path: Path, capsys: pytest.Capt
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{port}}}")
-        status, said = run("run", path, capsys)
+        status, errors = run("run", path, capsys)
     assert status == FAILED
-    assert said == f"mptcp-portal: listen on 127.0.0.1:{port}: Address already in use\n"
+    assert errors == f"mptcp-portal: listen on 127.0.0.1:{port}: Address already in use\n"
 
 
 def test_portal_answers_the_socket_owner_and_stops_on_sigterm(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_portal_answers_the_socket_owner_and_stops_on_sigterm(tmp_path: Path) ->
         assert b"READY=1" in notices.recv(4096)
         assert b"WATCHDOG=1" in notices.recv(4096)
         head = "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n"
-        assert " 403 " in _asked(port, head)
-        own = _asked(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4 192.0.2.2 3128\r\n")
+        assert " 403 " in _answer(port, head)
+        own = _answer(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4 192.0.2.2 3128\r\n")
         assert " 503 " in own.splitlines()[0]  # the throttler does not run
         assert '"transport":"tcp"' in own
         assert "server:" not in own.lower()
@@ -161,7 +161,7 @@ def test_waiting_clients_are_answered_at_shutdown(tmp_path: Path) -> None:
             each.sendall(f"{head}X-Forwarded-For: 10.0.0.{number}\r\n\r\n".encode())
         stack.enter_context(throttler.accept()[0])
         # This client is answered after the waiting ones have been read.
-        assert " 403 " in _asked(port, head)
+        assert " 403 " in _answer(port, head)
         process.send_signal(signal.SIGTERM)
         answers = [b"".join(iter(partial(each.recv, 65536), b""))[:13] for each in waiting]
         # On a busy machine the portal may have given up a question before.
@@ -213,7 +213,7 @@ def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline()
         for address in ("127.0.0.1", "::1"):
-            answer = _asked(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", address=address)
+            answer = _answer(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", address=address)
             assert " 200 " in answer.splitlines()[0]
     finally:
         process.kill()
@@ -240,10 +240,10 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
         replaced(key, new_key)
         _wait(lambda: shown(port) == der(new_certificate))
         head = "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-        assert " 200 " in _asked(port, head, ssl.create_default_context(cafile=str(new_certificate)))
+        assert " 200 " in _answer(port, head, ssl.create_default_context(cafile=str(new_certificate)))
         process.send_signal(signal.SIGTERM)
-        said = f"mptcp-portal: new connections are shown the renewed certificate of {certificate}\n"
-        assert (process.wait(30), process.stdout.read()) == (0, said)
+        message = f"mptcp-portal: new connections are shown the renewed certificate of {certificate}\n"
+        assert (process.wait(30), process.stdout.read()) == (0, message)
     finally:
         process.kill()
         process.wait()
@@ -287,11 +287,11 @@ def test_three_listeners_serve_and_limit_connections_per_client(tmp_path: Path) 
         assert process.stdout is not None
         assert process.stdout.readline()
         trusted = ssl.create_default_context(cafile=str(certificate))
-        answer = _asked(captive, "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", trusted)
+        answer = _answer(captive, "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", trusted)
         assert "content-type: application/captive+json" in answer
         assert answer.endswith('{"captive":false}')
         # Clients can also get this page through the proxy, which denies them everything else on this host.
-        found = _asked(check, "GET /use/ HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n")
+        found = _answer(check, "GET /use/ HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n")
         assert " 200 " in found.splitlines()[0]
         assert "Set it up" in found
         for port, connections in held.items():
@@ -316,7 +316,7 @@ def test_three_listeners_serve_and_limit_connections_per_client(tmp_path: Path) 
 
 def _is_refused(port: int) -> bool:
     try:
-        return not _asked(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
+        return not _answer(port, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
     except ConnectionError:
         return True
 
@@ -335,7 +335,7 @@ def _own_name() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
 
 
-def _asked(port: int, head: str, context: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> str:
+def _answer(port: int, head: str, context: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> str:
     with socket.create_connection((address, port), 30) as plain:
         client = context.wrap_socket(plain, server_hostname="127.0.0.1") if context else plain
         client.sendall((head + "\r\n").encode())

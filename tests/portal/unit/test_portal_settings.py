@@ -63,7 +63,7 @@ def test_page_url_is_configured_or_the_listening_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "line", "words"),
     [
         ("check: {listen: 0.0.0.0:3180}", 1, "loopback"),
         ("check: {listen: 127.0.0.1}", 1, "not an address and port"),
@@ -125,10 +125,10 @@ def test_page_url_is_configured_or_the_listening_address() -> None:
         (ONBOARDING + CAPTIVE.replace("3182", "3181") + "  behind: [127.0.0.1/32]", 5, "taken by onboarding"),
     ],
 )
-def test_mistake_is_reported_with_its_line(text: str, line: int, says: str) -> None:
-    (said,) = problems(text)
-    assert said.startswith(f"portal.yaml:{line}: ")
-    assert says in said
+def test_mistake_is_reported_with_its_line(text: str, line: int, words: str) -> None:
+    (found,) = problems(text)
+    assert found.startswith(f"portal.yaml:{line}: ")
+    assert words in found
 
 
 def test_page_on_a_wildcard_address_has_the_configured_url() -> None:
@@ -149,8 +149,8 @@ def test_same_port_on_different_addresses_is_accepted() -> None:
 def test_wildcard_address_conflicts_with_the_same_port(every: str) -> None:
     """[::] also includes every IPv4 address."""
     ports = ONBOARDING.replace("192.168.1.10:3181", f"'{every}:3180'") + "  url: http://x/\n"
-    (said,) = problems(ports)
-    assert '3180" is taken by check; write another port' in said
+    (found,) = problems(ports)
+    assert '3180" is taken by check; write another port' in found
 
 
 def test_all_mistakes_are_reported_together() -> None:

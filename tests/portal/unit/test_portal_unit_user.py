@@ -86,12 +86,12 @@ def test_check_names_unreadable_settings_without_other_files(
 
 def test_check_skips_the_credentials_of_systemd(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the unit's own user may read the credential, and its number is not known in advance."""
-    asked: list[Path] = []
+    looked_at: list[Path] = []
 
     def unreadable(paths: list[Path], *_: object) -> list[Path]:
-        asked.extend(paths)
+        looked_at.extend(paths)
         return []
 
     monkeypatch.setattr(unit_user, "unreadable", unreadable)
     assert list(unit_user.unreadable_by_unit([settings, CREDENTIAL], UNIT)) == []
-    assert asked == [settings]
+    assert looked_at == [settings]

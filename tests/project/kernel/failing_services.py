@@ -56,8 +56,8 @@ def check_hung_daemons_are_restarted(site: Site) -> None:
             pass
 
 
-def is_capped(said: dict[str, Any]) -> bool:
-    return said["throttler"] == "answered" and any(each["capped"] for each in said["subflows"])
+def is_capped(answer: dict[str, Any]) -> bool:
+    return answer["throttler"] == "answered" and any(each["capped"] for each in answer["subflows"])
 
 
 def stop_and_wait_for_restart(container: Container, unit: str) -> None:
@@ -95,9 +95,9 @@ def check_repeatedly_failing_unit_is_given_up(site: Site) -> None:
     until(lambda: "mptcp-proxy.service" in container.failed(), "systemctl --failed shows it")
     shown = container.sh("systemctl show -p ExecMainStatus -p MainPID mptcp-proxy").split()
     assert sorted(shown) == ["ExecMainStatus=1", "MainPID=0"]
-    said = journal(container, "--unit=mptcp-proxy")
-    assert said.count(f"port {PROXY_PORT} is in use by") == STARTS
-    assert "Start request repeated too quickly" in said
+    messages = journal(container, "--unit=mptcp-proxy")
+    assert messages.count(f"port {PROXY_PORT} is in use by") == STARTS
+    assert "Start request repeated too quickly" in messages
     other.stop(60)
     # Without reset-failed systemd would refuse the start until the interval has passed (docs/operator.md).
     container.sh("systemctl reset-failed mptcp-proxy && systemctl start mptcp-proxy")

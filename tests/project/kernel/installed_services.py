@@ -119,13 +119,13 @@ def capped_client(site: Site) -> Iterator[Connection]:
     with Connection(site.testbed["client"], site.address) as client:
         wait_for_check_page(client)
         # The cap may come before the second subflow: the throttler expects one from a client that had two paths before.
-        said = client.until(
-            lambda said: len(said["subflows"]) == 2 and any(each["capped"] for each in said["subflows"]),
+        answer = client.until(
+            lambda answer: len(answer["subflows"]) == 2 and any(each["capped"] for each in answer["subflows"]),
             "two paths and the cap are seen",
         )
-        assert (said["transport"], said["throttler"]) == ("multipath", "answered")
-        limits = {each["path"]: each["limit"] for each in said["subflows"]}
-        assert limits == {"ethernet": "5 Mbit/s", "wifi": "none"}, said
+        assert (answer["transport"], answer["throttler"]) == ("multipath", "answered")
+        limits = {each["path"]: each["limit"] for each in answer["subflows"]}
+        assert limits == {"ethernet": "5 Mbit/s", "wifi": "none"}, answer
         page = client.get(CHECK)[2].decode()
         assert "Multipath TCP with 2 subflows" in page, page
         assert "ethernet is held to 5 Mbit/s by rule spare-ethernet." in page, page

@@ -66,8 +66,8 @@ def enabled(host: Chroot, unit: str) -> bool:
 
 def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path) -> None:
     before = foreign(host.changed())
-    said = installed(host, package)
-    assert "mptcp-throttler waits for its configuration" in said
+    output = installed(host, package)
+    assert "mptcp-throttler waits for its configuration" in output
     assert {unit for unit in UNITS if enabled(host, unit)} == ENABLED
     assert host.sh("getent passwd mptcp-throttler").startswith("mptcp-throttler:")
     # Do what an operator does next, and create the files of running daemons.
@@ -113,8 +113,8 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
 
 
 def test_package_leaves_an_enabled_squid_unchanged(host: Chroot, package: Path) -> None:
-    said = installed(host, package)
-    assert "squid.service, which came as a dependency" not in said
+    output = installed(host, package)
+    assert "squid.service, which came as a dependency" not in output
     assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
     host.run("dpkg", "--purge", NAME)
     assert host.sh("systemctl is-enabled squid.service").strip() == "enabled"
@@ -122,8 +122,8 @@ def test_package_leaves_an_enabled_squid_unchanged(host: Chroot, package: Path) 
 
 def test_dpkg_triggers_the_package_after_a_squid_upgrade(installed_host: Chroot) -> None:
     """The units that run Squid restart then, see test_maintainer_scripts.py."""
-    said = installed_host.sh("dpkg-trigger --by-package=squid /usr/sbin/squid && dpkg --triggers-only --pending")
-    assert f"Processing triggers for {NAME} " in said
+    output = installed_host.sh("dpkg-trigger --by-package=squid /usr/sbin/squid && dpkg --triggers-only --pending")
+    assert f"Processing triggers for {NAME} " in output
     assert installed_host.sh(f"dpkg-query --show --showformat='${{Status}}' {NAME}") == "install ok installed"
 
 
@@ -208,8 +208,8 @@ def test_fish_completes_commands_options_and_files(installed_host: Chroot) -> No
 
 def fish_completes(host: Chroot, typed: str) -> list[str]:
     """Return what fish offers for the last word of *typed*."""
-    said = host.run("env", "HOME=/nonexistent", "fish", "-c", f"complete --do-complete '{typed}'").stdout
-    return [line.partition("\t")[0] for line in said.splitlines()]
+    output = host.run("env", "HOME=/nonexistent", "fish", "-c", f"complete --do-complete '{typed}'").stdout
+    return [line.partition("\t")[0] for line in output.splitlines()]
 
 
 def bash_completes(host: Chroot, command: str, *words: str) -> str:

@@ -164,13 +164,13 @@ def test_package_from_installation_to_purge(
     # systemd sets sysctls during boot.
     before, kernel = container.files(), kernel_state(node)
 
-    said = container.sh(f"apt-get install --yes --quiet {first}")
-    assert "squid.service, which came as a dependency, is stopped and disabled" in said
-    assert "mptcp-throttler waits for its configuration" in said
+    output = container.sh(f"apt-get install --yes --quiet {first}")
+    assert "squid.service, which came as a dependency, is stopped and disabled" in output
+    assert "mptcp-throttler waits for its configuration" in output
     until(lambda: container.active("mptcp-proxy"), "the proxy is active")
     left_out = "request_entities on: left out, Squid 6"
-    for told in (container.sh("mptcp-proxy check"), journal(container, "--unit=mptcp-proxy")):
-        assert (left_out in told) == (container.release != "bookworm"), told
+    for messages in (container.sh("mptcp-proxy check"), journal(container, "--unit=mptcp-proxy")):
+        assert (left_out in messages) == (container.release != "bookworm"), messages
     assert container.sh("systemctl is-enabled squid.service", check=False).strip() == "disabled"
     assert not container.active("squid")
     assert enabled(container) == set(ENABLED)
@@ -296,18 +296,18 @@ def check_mistakes_are_reported(container: Container) -> None:
     assert "RELOAD REFUSED" not in container.sh("mptcp-throttler status")
 
     container.sh(f"cd {directory} && cp throttler.yaml throttler.good && sed -i 's/wan0/wan7/' throttler.yaml")
-    said = f"{directory}/throttler.yaml:7: interfaces: there is no interface wan7 on this host"
-    assert said in container.sh("mptcp-throttler check", check=False)
+    message = f"{directory}/throttler.yaml:7: interfaces: there is no interface wan7 on this host"
+    assert message in container.sh("mptcp-throttler check", check=False)
     assert container.run(["systemctl", "restart", "mptcp-throttler"], check=False).returncode != 0
     shown = container.sh("systemctl show -p ActiveState -p ExecMainStatus -p NRestarts mptcp-throttler").split()
     assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
     assert "mptcp-throttler.service" in container.failed()
-    assert said in journal(container, "--unit=mptcp-throttler", "--priority=err")
+    assert message in journal(container, "--unit=mptcp-throttler", "--priority=err")
     container.sh(f"cd {directory} && mv throttler.good throttler.yaml && systemctl start mptcp-throttler")
 
-    told = container.sh("runuser -u nobody -- mptcp-throttler status", check=False)
-    assert "you may not ask" in told
-    assert "Errno" not in told
+    answer = container.sh("runuser -u nobody -- mptcp-throttler status", check=False)
+    assert "you may not ask" in answer
+    assert "Errno" not in answer
 
 
 def check_tab_completion(container: Container) -> None:
@@ -345,9 +345,9 @@ def boot_with_downloads(site: Site, package: str) -> None:
 
 
 def enabled(container: Container) -> set[str]:
-    said = container.sh(f"systemctl is-enabled {' '.join(UNITS)}", check=False).split()
-    assert set(said) <= {"enabled", "disabled"}, said
-    return {unit for unit, state in zip(UNITS, said, strict=True) if state == "enabled"}
+    states = container.sh(f"systemctl is-enabled {' '.join(UNITS)}", check=False).split()
+    assert set(states) <= {"enabled", "disabled"}, states
+    return {unit for unit, state in zip(UNITS, states, strict=True) if state == "enabled"}
 
 
 def own_processes(container: Container) -> str:

@@ -31,5 +31,5 @@ def test_kernel_tests_of_the_proxy_pass(release: str, builder: Container | None)
         pytest.skip(f"{release} is this machine's release: ./run test has them")
     copy_sources(builder.shared / "source")
     builder.outside(SET_UP)
-    said = builder.apart("cd /shared/source && .venv/bin/pytest -q -p no:cacheprovider tests/proxy/kernel")
-    assert max(int(number) for number in re.findall(r"(\d+) passed", said)) >= FEWEST, said
+    output = builder.apart("cd /shared/source && .venv/bin/pytest -q -p no:cacheprovider tests/proxy/kernel")
+    assert max(int(number) for number in re.findall(r"(\d+) passed", output)) >= FEWEST, output

@@ -133,10 +133,10 @@ class Scene:
         ]
         path = self.directory / "rows.json"
         path.write_text(json.dumps(spelt))
-        said = self.client.run(program("ask", path, self.proxy.service_address(), PROXY_PORT), timeout=900)
+        output = self.client.run(program("ask", path, self.proxy.service_address(), PROXY_PORT), timeout=900)
         return {
             name: Answer(tuple(found["statuses"]), base64.b64decode(found["raw"]))
-            for name, found in json.loads(said.stdout).items()
+            for name, found in json.loads(output.stdout).items()
         }
 
     def try_all(self, rows: Sequence[Row], patient: bool = True) -> Outcome:

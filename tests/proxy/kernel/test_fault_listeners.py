@@ -68,8 +68,8 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
 
 def status(proxy: Proxy) -> tuple[str, list[str]]:
     """Return the supervisor's own status: how Squid listens, and other troubles."""
-    said = json.loads((proxy.state / "reloads.json").read_text())
-    return said["serving"], said["troubles"]
+    answer = json.loads((proxy.state / "reloads.json").read_text())
+    return answer["serving"], answer["troubles"]
 
 
 def doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
@@ -97,19 +97,19 @@ def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, st
     """Defect: only the coordinator was left, but the service stayed "active" and reported that it serves port 3128."""
     node, proxy = testbed["proxy"], start(NEVER_REVIVE)
     end_until_given_up(proxy, WORKERS)
-    said = f"Squid does not listen on port {PROXY_PORT}; why is said in"
+    message = f"Squid does not listen on port {PROXY_PORT}; why is said in"
     wait_until(
-        lambda: said in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )
-    nobody = f"serving: port {PROXY_PORT} NOT AT ALL"
-    wait_until(lambda: status(proxy)[0] == nobody, "the status has it", timeout=GENEROUS, process=proxy.process)
+    expected = f"serving: port {PROXY_PORT} NOT AT ALL"
+    wait_until(lambda: status(proxy)[0] == expected, "the status has it", timeout=GENEROUS, process=proxy.process)
     # The supervisor is about to end; stop it until the doctor has run.
     proxy.process.signal(signal.SIGSTOP)
     port = doctor(node, proxy)[f"port {PROXY_PORT}"]
     assert (port["status"], port["text"]) == ("fail", "the proxy runs, and nobody listens on it")
     proxy.process.signal(signal.SIGCONT)
     assert proxy.process.wait(GENEROUS) == 1
-    assert proxy.process.output().count(said) == 1
+    assert proxy.process.output().count(message) == 1
     assert "Squid runs, and has not listened on any port for long" in proxy.process.output()
     assert namespace_processes(node.namespace) == ()
 
@@ -124,10 +124,10 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
     begun = time.monotonic()
     dead: set[int] = set()
 
-    said: set[str] = set()
+    seen: set[str] = set()
 
     def ended() -> bool:
-        said.add(status(proxy)[0])
+        seen.add(status(proxy)[0])
         with suppress(ValueError):  # Squid has just ended
             for name, pid in kids(proxy.process).items():
                 if name in WORKERS and pid not in dead:
@@ -138,7 +138,7 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
     wait_until(ended, "it ends", timeout=GENEROUS)
     assert proxy.process.wait(1) == 1
     assert len(dead) >= FAILURES
-    assert f"serving: port {PROXY_PORT} NOT AT ALL" in said
+    assert f"serving: port {PROXY_PORT} NOT AT ALL" in seen
     assert time.monotonic() - begun > 15
     assert namespace_processes(node.namespace) == ()
 
@@ -148,14 +148,14 @@ def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, sta
     proxy = start(NEVER_REVIVE)
     origin = start_origin(testbed["origin"], {"file": 1000})
     end_until_given_up(proxy, WORKERS[1:])
-    said = f"port {PROXY_PORT}: 1 of 2 workers listen; why is said in"
+    message = f"port {PROXY_PORT}: 1 of 2 workers listen; why is said in"
     wait_until(
-        lambda: said in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )
     shown = f"serving: port {PROXY_PORT} (1 of 2 workers) by Multipath TCP"
     wait_until(lambda: status(proxy)[0] == shown, "the status has it", timeout=GENEROUS, process=proxy.process)
     assert fetch(testbed["client"], origin.url("file"), proxy.url()).status == 200
-    assert proxy.process.output().count(said) == 1
+    assert proxy.process.output().count(message) == 1
 
 
 @pytest.mark.nightly
@@ -166,9 +166,9 @@ def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start:
     # Simulate a preload library that no longer works: with this list it converts no listener to Multipath TCP.
     (proxy.state / "listen-ports").write_text("9\n")
     os.kill(kids(proxy.process)["(squid-2)"], signal.SIGKILL)
-    said = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
+    message = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
     wait_until(
-        lambda: said in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )
     shown = f"serving: port {PROXY_PORT} by PLAIN TCP"
     wait_until(lambda: status(proxy)[0].startswith(shown), "the status has it", timeout=GENEROUS, process=proxy.process)
@@ -180,19 +180,19 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
     node, proxy = testbed["proxy"], start()
     victim = kids(proxy.process)["(squid-2)"]
     os.kill(victim, signal.SIGSTOP)
-    said = f"of Squid squid-2 (process {victim}) does not run at all"
+    message = f"of Squid squid-2 (process {victim}) does not run at all"
     wait_until(
-        lambda: said in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
+        lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )
     wait_until(
-        lambda: [said in trouble for trouble in status(proxy)[1]] == [True],
+        lambda: [message in trouble for trouble in status(proxy)[1]] == [True],
         "the status has it",
         timeout=GENEROUS,
         process=proxy.process,
     )
     found = doctor(node, proxy)["the running service"]
     assert found["status"] == "warn"
-    assert said in found["text"]
+    assert message in found["text"]
     os.kill(victim, signal.SIGCONT)
     wait_until(lambda: status(proxy)[1] == [], "it is over", timeout=GENEROUS, process=proxy.process)
     assert proxy.process.output().count("does not run at all") == 1

@@ -275,7 +275,7 @@ def test_doctor_without_root_lists_what_it_cannot_see(testbed: Testbed, require:
     start_throttler(node, settings)
     mounts = {"/run/mptcpproxy": str(proxy.state), **throttler_mounts(node)}
 
-    def asked(user: list[str], config: Path) -> tuple[int, dict[str, str]]:
+    def statuses(user: list[str], config: Path) -> tuple[int, dict[str, str]]:
         argv = [
             program("mptcp-proxy"),
             "doctor",
@@ -289,10 +289,10 @@ def test_doctor_without_root_lists_what_it_cannot_see(testbed: Testbed, require:
         code = process.wait(120)
         return code, {finding["check"]: finding["status"] for finding in json.loads(process.output())}
 
-    code, by_root = asked([], CONFIG)
+    code, by_root = statuses([], CONFIG)
     assert (code, [name for name, status in by_root.items() if status == "unseen"]) == (0, [])
     assert by_root["clients of the paths"] == "ok"
-    code, found = asked(NOBODY, CONFIG)
+    code, found = statuses(NOBODY, CONFIG)
     assert {name for name, status in found.items() if status == "unseen"} - {"AppArmor"} == SEEN_BY_ROOT
     assert {name: status for name, status in found.items() if status not in ("unseen", by_root.get(name))} == {}
     assert code == 0
@@ -300,7 +300,7 @@ def test_doctor_without_root_lists_what_it_cannot_see(testbed: Testbed, require:
     hidden = node.write("hidden.conf", CONFIG.read_text())
     hidden.chmod(0o600)
     settings.chmod(0o600)
-    code, found = asked(NOBODY, hidden)
+    code, found = statuses(NOBODY, hidden)
     assert (code, found["configuration"], found["throttler settings"]) == (0, "unseen", "unseen")
     assert "port 3128" not in found
 
@@ -317,11 +317,11 @@ def test_doctor_finds_a_path_that_drops_full_sized_packets(testbed: Testbed, req
         curl(origin.url("file.bin"), proxy.url(), mptcp=True, tunnel=False, options=slowly)
     )
 
-    def told() -> dict[str, str]:
+    def finding() -> dict[str, str]:
         return doctor(node)[1]["path-MTU black holes"]
 
-    wait_until(lambda: told()["status"] == "warn", "it is told", process=download)
-    found = told()
+    wait_until(lambda: finding()["status"] == "warn", "the doctor reports it", process=download)
+    found = finding()
     assert "1 subflow to 10.77.2.2 never" in found["text"]
     correct(node, found)
-    assert told()["status"] == "ok"
+    assert finding()["status"] == "ok"

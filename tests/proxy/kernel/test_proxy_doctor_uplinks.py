@@ -162,14 +162,14 @@ WRONG: dict[str, tuple[bool, list[str], list[str], str]] = {
 @pytest.mark.nightly(besides=("no route",))
 @pytest.mark.parametrize("what", WRONG)
 def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testbed], what: str) -> None:
-    dev, commands, more, said = WRONG[what]
+    dev, commands, more, text = WRONG[what]
     testbed = make_testbed(RELAY)
     node = by_metric(testbed, dev=dev)
     for command in commands:
         node.run(command.split())
     statements = [*parents(testbed), *more]
     found = doctor(testbed, *statements)["routes of uplinks"]
-    assert (found["status"], found["text"]) == ("fail", said)
+    assert (found["status"], found["text"]) == ("fail", text)
 
     # The finding is true: the subflow's SYN is retransmitted, or waits because the kernel looks for the parent on the
     # link.

@@ -82,10 +82,10 @@ def served(testbed: Testbed, *before: str, behind: str = "") -> Iterator[tuple[P
     node = testbed["proxy"]
     path: Path = node.directory / "evasion.conf"
     path.write_text("\n".join([*before, f"include {SQUID_CONFIG}", behind, "shutdown_lifetime 0 seconds", ""]))
-    said = [str(problem) for problem in check(path, "mptcpproxy", None).problems]
+    complaints = [str(problem) for problem in check(path, "mptcpproxy", None).problems]
     proxy = start_proxy(node, path, arguments=("--allow-open-proxy",))
     try:
-        yield proxy, said
+        yield proxy, complaints
     finally:
         proxy.process.stop()
 
@@ -110,8 +110,8 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
 def test_rules_by_a_helper_serve_strangers(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
     """Defect: the check accepted these rules."""
     options = ["--interface", STRANGER, "-A", "somebody"]
-    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, said):
-        assert [text for text in said if "an open proxy, it would serve" in text]
+    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, complaints):
+        assert [text for text in complaints if "an open proxy, it would serve" in text]
         assert fetch(module_testbed["client"], origin.url("file.bin"), proxy.url(), options=options).status == 200
 
 
@@ -127,8 +127,8 @@ def test_rules_by_a_claimed_address_serve_strangers(module_testbed: Testbed, ori
         "http_access allow known",
     ]
     options = ["--interface", STRANGER, "-H", "X-Forwarded-For: 10.1.2.3"]
-    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, said):
-        assert [text for text in said if "would be believed what X-Forwarded-For says of their address" in text]
+    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, complaints):
+        assert [text for text in complaints if "would be believed what X-Forwarded-For says of their address" in text]
         client, url = module_testbed["client"], origin.url("file.bin")
         assert fetch(client, url, proxy.url(), options=options[:2]).status == REFUSED
         assert fetch(client, url, proxy.url(), options=options).status == 200
@@ -139,8 +139,8 @@ def test_rules_by_an_embedded_ipv4_prefix_serve_strangers(module_testbed: Testbe
     """Defect: the check accepted these prefixes."""
     address = EMBEDDED[prefix]
     rules = [f"acl translated src {prefix}", "http_access allow translated"]
-    with with_address(module_testbed, address), served(module_testbed, *rules) as (proxy, said):
-        assert [text for text in said if "100 % of the Internet's IPv4 addresses, by " in text]
+    with with_address(module_testbed, address), served(module_testbed, *rules) as (proxy, complaints):
+        assert [text for text in complaints if "100 % of the Internet's IPv4 addresses, by " in text]
         options = ["--interface", address]
         got = fetch(module_testbed["client"], origin.url("file.bin", family=6), proxy.url(6), options=options)
         assert got.status == 200
@@ -150,8 +150,10 @@ def test_rules_by_an_embedded_ipv4_prefix_serve_strangers(module_testbed: Testbe
 def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed, behind: str) -> None:
     """Defect: the check accepted this configuration."""
     claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
-    with served(module_testbed, behind=behind) as (proxy, said):
-        assert bool([text for text in said if "whoever is believed to come from this host" in text]) == bool(behind)
+    with served(module_testbed, behind=behind) as (proxy, complaints):
+        assert bool([text for text in complaints if "whoever is believed to come from this host" in text]) == bool(
+            behind
+        )
         client = module_testbed["client"]
         assert fetch(client, STATUS, proxy.url()).status == REFUSED
         wait_until(

@@ -84,12 +84,12 @@ def test_library_that_was_not_loaded_is_reported(testbed: Testbed, require: Call
     broken.with_name("squid_turns.so").write_bytes(b"no library")
     config = configuration(node)
     proxy = start_proxy(node, config, env=None if loads else {"MPTCP_LISTEN_SHIM": str(broken)})
-    told = "port 3128 takes plain TCP, not Multipath TCP: clients have one path only"
+    message = "port 3128 takes plain TCP, not Multipath TCP: clients have one path only"
     if not loads:
-        wait_until(lambda: told in proxy.process.output(), "it says so", process=proxy.process)
+        wait_until(lambda: message in proxy.process.output(), "it says so", process=proxy.process)
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
     doctor = node.run(with_mounts(argv, {"/run/mptcpproxy": str(proxy.state)}), check=False, timeout=120)
     found = {finding["check"]: finding["status"] for finding in json.loads(doctor.stdout)}
     assert found["port 3128"] == ("ok" if loads else "fail")
-    assert (told in proxy.process.output()) == (not loads)
+    assert (message in proxy.process.output()) == (not loads)
     assert proxy.process.stop(60) == 0

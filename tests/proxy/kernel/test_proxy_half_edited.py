@@ -59,8 +59,8 @@ def test_unfinished_edit_of_a_list_has_no_effect(
     listed.write_text(f"{edit}\n")
     first = squid(proxy.process)
     node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
-    told = "this host's addresses have changed"
-    wait_until(lambda: told in proxy.process.output(), "Squid reads it", process=proxy.process)
+    message = "this host's addresses have changed"
+    wait_until(lambda: message in proxy.process.output(), "Squid reads it", process=proxy.process)
     log = proxy.logs / "cache.log"
     wait_until(lambda: "Reconfiguring Squid Cache" in log.read_text(), "Squid reads it", process=proxy.process)
     assert served() == 200

@@ -70,6 +70,6 @@ def test_client_that_reads_late_gets_all_pipelined_answers(
     origin = start_origin(testbed["origin"], SIZES)
     start_proxy(host, configuration(host, "workers 1"))
     address = (host.service_address(4), PROXY_PORT)
-    asked = json.dumps([origin.url("")[:-1], address, list(SIZES), CONNECTIONS, kind])
-    answer = testbed["client"].run([sys.executable, "-c", CLIENT, asked], timeout=3600)
+    task = json.dumps([origin.url("")[:-1], address, list(SIZES), CONNECTIONS, kind])
+    answer = testbed["client"].run([sys.executable, "-c", CLIENT, task], timeout=3600)
     assert json.loads(answer.stdout) == []

@@ -148,8 +148,8 @@ class Scene:
     def ask(self, request: str, *, whole: bool = True) -> str:
         """Send *request*; return everything until the proxy closes, or, if not *whole*, until the end of the header."""
         lines = request.replace("\n", "\r\n")
-        said = self.client.run(python_command(CLIENT, "10.77.8.2", lines, "all" if whole else "one"), timeout=90)
-        answer: str = json.loads(said.stdout)
+        output = self.client.run(python_command(CLIENT, "10.77.8.2", lines, "all" if whole else "one"), timeout=90)
+        answer: str = json.loads(output.stdout)
         return answer
 
     def status(self, request: str) -> int:
@@ -189,7 +189,7 @@ def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testb
     """Without the setting Squid waits a minute for such an address."""
     core = module_testbed["core"]
     (device,) = (link["dev"] for link in json.loads(core.run(["ip", "-j", "route", "get", ORIGIN]).stdout))
-    nobody = [DEAD, "lladdr", "02:00:00:00:00:66", "dev", device]
+    unused = [DEAD, "lladdr", "02:00:00:00:00:66", "dev", device]
     numbers = count()
 
     def took() -> float:
@@ -198,7 +198,7 @@ def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testb
         assert scene.status(get(f"http://half-dead-{next(numbers)}.known.example:{OK}/")) == 200
         return time.monotonic() - began
 
-    with core.changed(["ip", "neigh", "add", *nobody], ["ip", "neigh", "del", *nobody]):
+    with core.changed(["ip", "neigh", "add", *unused], ["ip", "neigh", "del", *unused]):
         # Squid's timers have a resolution of a second.
         assert SILENT - 1 <= least_time(took, 4 * SILENT) < 4 * SILENT
 
@@ -268,9 +268,11 @@ def test_only_an_upgrade_to_websocket_is_passed_on(scene: Scene) -> None:
 
 @pytest.mark.parametrize("protocol", [socket.IPPROTO_TCP, socket.IPPROTO_MPTCP], ids=["TCP", "MPTCP"])
 def test_websocket_passes_bytes_both_ways(scene: Scene, protocol: int) -> None:
-    asked = get(f"http://{ORIGIN}:{WEBSOCKET}/", "Upgrade: websocket").replace("close", "Upgrade").replace("\n", "\r\n")
-    said = scene.client.run(python_command(UPGRADING, "10.77.8.2", asked, str(protocol)), timeout=90)
-    head, _, came = json.loads(said.stdout).partition("\r\n\r\n")
+    request = (
+        get(f"http://{ORIGIN}:{WEBSOCKET}/", "Upgrade: websocket").replace("close", "Upgrade").replace("\n", "\r\n")
+    )
+    output = scene.client.run(python_command(UPGRADING, "10.77.8.2", request, str(protocol)), timeout=90)
+    head, _, came = json.loads(output.stdout).partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 101 ")
     assert "Upgrade: websocket" in head
     assert came == "0123456789ABCDEFGHIJKLMNOPQRST"

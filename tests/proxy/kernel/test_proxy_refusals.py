@@ -216,8 +216,8 @@ def test_missing_squid_is_reported(tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    said = [line for line in answer.stderr.splitlines() if "warning: " not in line]
-    assert (answer.returncode, said) == (CONFIGURATION, ["mptcp-proxy: Squid is not installed: apt install squid"])
+    errors = [line for line in answer.stderr.splitlines() if "warning: " not in line]
+    assert (answer.returncode, errors) == (CONFIGURATION, ["mptcp-proxy: Squid is not installed: apt install squid"])
 
 
 def test_open_proxy_is_allowed_by_the_option(tmp_path: Path) -> None:

@@ -183,9 +183,9 @@ def test_parent_is_reached_by_either_ip_version(make_testbed: Callable[..., Test
 def test_doctor_without_root_lists_what_it_cannot_see_of_a_relay(relayed: Chain) -> None:
     """Defect: without root, the doctor said that connections to parents use plain TCP, and that no parent exists."""
     needs_open_checkout()
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     by_root, found = (
-        {name: finding["status"] for name, finding in relayed.doctor(user).items()} for user in ([], nobody)
+        {name: finding["status"] for name, finding in relayed.doctor(user).items()} for user in ([], as_nobody)
     )
     assert "unseen" not in by_root.values()
     assert found["the running relay"] == "unseen"
@@ -194,7 +194,7 @@ def test_doctor_without_root_lists_what_it_cannot_see_of_a_relay(relayed: Chain)
     }
     relayed.config.chmod(0o600)
     try:
-        found = {name: finding["status"] for name, finding in relayed.doctor(nobody).items()}
+        found = {name: finding["status"] for name, finding in relayed.doctor(as_nobody).items()}
     finally:
         relayed.config.chmod(0o644)
     assert (found["configuration"], found["parents"]) == ("unseen", "unseen")
@@ -346,12 +346,12 @@ def test_broken_library_or_list_causes_plain_tcp_and_is_reported(
     assert bool(by_mptcp) == (what == "right")
     found = relayed.doctor()["the running relay"]
     assert found["status"] == ("ok" if what == "right" else "fail")
-    said = {
+    texts = {
         "right": "none by plain TCP",
         "no library": "Squid runs without the preload library",
         "no list": "its list of parents lacks 10.77.8.2:3128",
     }
-    assert said[what] in found["text"]
+    assert texts[what] in found["text"]
 
 
 def test_doctor_counts_connections_to_parents_by_plain_tcp(make_testbed: Callable[..., Testbed]) -> None:

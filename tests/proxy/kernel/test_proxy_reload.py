@@ -146,9 +146,9 @@ def test_reload_command_waits_for_the_result(testbed: Testbed, require: Callable
 
     assert of_the_doctor() == ("ok", "the proxy has had none since its start")
     configuration(node, "http_acess deny all")
-    code, said = reload()
+    code, output = reload()
     assert code == 1
-    assert f"reload refused, the old settings stay in force: {config}:2: http_acess: there is no such" in said
+    assert f"reload refused, the old settings stay in force: {config}:2: http_acess: there is no such" in output
     assert mptcp_listeners(node) == {"*:3128"}
     # The file is valid again, but its content is not in force yet.
     configuration(node, "http_port 3129")

@@ -94,11 +94,12 @@ tell(first=first, then=then, gone=[there(4000), there(4001)])
         parents=str(parents),
     )
     assert found == {"first": [TCP, MPTCP], "then": [MPTCP, TCP], "gone": [TCP, TCP]}
-    before, said = preloaded.stderr.splitlines()
+    before, message = preloaded.stderr.splitlines()
     # The name server's address is not looked up in the list of parents.
     assert before == "before"
     assert (
-        f"the list of parents cannot be read, all are reached by plain TCP, over one path: {parents}: No such" in said
+        f"the list of parents cannot be read, all are reached by plain TCP, over one path: {parents}: No such"
+        in message
     )
 
 

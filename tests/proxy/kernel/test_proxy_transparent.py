@@ -142,10 +142,10 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
         assert octets["eth0"] * 8 < 1.2 * CAP * (time.monotonic() - begun), "it holds"
         assert octets["wlan0"] > octets["eth0"]
     throttler.process.stop()
-    said = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
-    found = {each["check"]: each["status"] for each in json.loads(said.stdout)}
+    answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
+    found = {each["check"]: each["status"] for each in json.loads(answer.stdout)}
     assert (found["transparent port 80"], found["transparent port 443"]) == ("ok", "ok")
     node.run(["nft", "delete table ip intercept"])
-    said = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
-    found = {each["check"]: each["status"] for each in json.loads(said.stdout)}
+    answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
+    found = {each["check"]: each["status"] for each in json.loads(answer.stdout)}
     assert found["transparent port 80"] == "fail"

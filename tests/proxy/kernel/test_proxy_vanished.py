@@ -113,9 +113,9 @@ def download(testbed: Testbed, origin: Origin) -> list[str]:
 def test_idle_tunnel_is_closed_only_if_its_client_vanished(testbed: Testbed, origin: Origin) -> None:
     proxy = testbed["proxy"]
     client = start(testbed, tunnel(testbed))
-    asked = proxy.mib()[PROBES_SENT]
+    before = proxy.mib()[PROBES_SENT]
     # The kernel gives up a subflow after two unanswered probes.
-    wait_until(lambda: proxy.mib()[PROBES_SENT] >= asked + 8, "both subflows are probed repeatedly", process=client)
+    wait_until(lambda: proxy.mib()[PROBES_SENT] >= before + 8, "both subflows are probed repeatedly", process=client)
     assert sockets(proxy, "dport", "=", ":443") == 1, "the tunnel of an idle client that answers stays open"
     assert sockets(proxy, "sport", "=", f":{PORT}") == 2
     with silent(testbed["client"]):

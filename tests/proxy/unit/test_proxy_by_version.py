@@ -53,8 +53,8 @@ def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
 
 def test_shipped_file_has_one_statement_to_leave_out() -> None:
     lines, _ = read(SHIPPED, "n")
-    said = list(statements(lines, "n"))
-    answer = suited(lines, said, "6.13")
+    configuration = list(statements(lines, "n"))
+    answer = suited(lines, configuration, "6.13")
     assert len(answer.lines) == len(lines)
     assert len(answer.notes) == 1
     assert not any("request_entities" in line.text for line in answer.lines if not line.text.startswith("#"))

@@ -36,16 +36,16 @@ def test_invalid_congestion_control_is_refused(name: str, capsys: pytest.Capture
     ("arguments", "turns"), [((), "fair"), (("--turns", "fair"), "fair"), (("--turns", "kernel"), "kernel")]
 )
 def test_option_turns_is_passed_on(arguments: tuple[str, ...], turns: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    passed = []
 
     def run(*_: object, turns: str, **__: object) -> int:
-        asked.append(turns)
+        passed.append(turns)
         return 0
 
     monkeypatch.setattr("mptcp_proxy.cli.NotedSignals", lambda _: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.run", run)
     assert main(["run", *arguments]) == 0
-    assert asked == [turns]
+    assert passed == [turns]
 
 
 def test_failed_check_is_reported_in_one_line(

@@ -22,10 +22,10 @@ def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
         printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]
         for statement in written(lines, "n"):
             printed.append(f"Processing: {statement.text}")
-            for beginning, said in remarks.items():
+            for beginning, more in remarks.items():
                 if statement.text.startswith(beginning):
-                    printed += said
-                    if any(remark.startswith("FATAL: Bungled") for remark in said):
+                    printed += more
+                    if any(remark.startswith("FATAL: Bungled") for remark in more):
                         return "\n".join(STAMP + line for line in printed)
         return "\n".join(STAMP + line for line in [*printed, *end])
 
@@ -242,18 +242,18 @@ def test_slow_squid_is_not_run_again() -> None:
 
     During a reload the supervisor sent no watchdog message meanwhile, and systemd waits only for three minutes.
     """
-    asked = 0
+    calls = 0
     parse = squid({"acl": ["Bad host/IP", BUNGLED]})
 
     def slow(lines: Sequence[PhysicalLine]) -> str:
-        nonlocal asked
-        asked += 1
+        nonlocal calls
+        calls += 1
         return parse(lines)
 
     lines = [PhysicalLine("squid.conf", number, f"acl pc{number} src pc{number}.example") for number in range(1, 10)]
-    told = list(complaints(lines, "n", slow, in_time=lambda: asked < 2))
-    assert asked == 2
-    assert [(each.line, each.warning, each.text == NO_TIME) for each in told] == [
+    problems = list(complaints(lines, "n", slow, in_time=lambda: calls < 2))
+    assert calls == 2
+    assert [(each.line, each.warning, each.text == NO_TIME) for each in problems] == [
         (1, False, False),
         (2, False, False),
         (2, True, True),
@@ -261,10 +261,10 @@ def test_slow_squid_is_not_run_again() -> None:
 
 
 def test_fatal_remark_is_shown_without_secrets() -> None:
-    said = [
+    output = [
         "Processing: acl fatal src all # FATAL: no",
         "Bad host/IP",
         "FATAL: Bungled x line 3: cache_peer p login=a:b \a",
     ]
-    assert fatal_remark("\n".join(STAMP + line for line in said)) == "Bungled x line 3: cache_peer p login=… \\x07"
-    assert fatal_remark(STAMP + said[0]) == ""
+    assert fatal_remark("\n".join(STAMP + line for line in output)) == "Bungled x line 3: cache_peer p login=… \\x07"
+    assert fatal_remark(STAMP + output[0]) == ""

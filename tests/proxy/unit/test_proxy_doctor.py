@@ -397,7 +397,7 @@ def test_interfaces_are_named_without_address_labels(monkeypatch: pytest.MonkeyP
 
 def test_loopback_port_is_no_port_of_clients() -> None:
     """Defect: the doctor permanently reported the console's loopback port as one whose clients are not capped."""
-    said = ["http_port 3128", "http_port 127.0.0.1:3129", "http_port [::1]:3130", "http_port localhost:3131"]
-    lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(said, 1))
+    ports = ["http_port 3128", "http_port 127.0.0.1:3129", "http_port [::1]:3130", "http_port localhost:3131"]
+    lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(ports, 1))
     found = tuple(listeners(statements(lines, "n")))
     assert gather._ports_of_clients(Checked(lines, found, "proxy", Workers(), ())) == {3128}

@@ -168,15 +168,15 @@ def test_iptables_is_not_tried_if_nftables_works(
     loaded: bool, nftables: str | None, tried: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the doctor loaded iptables modules, so that the daemon chose iptables at its next start."""
-    asked: list[set[str]] = []
+    trials: list[set[str]] = []
 
     def trial(module: str, features: list[str]) -> tuple[Results, str]:
         if module == "mptcp_throttler.kernel.feature_probe":
-            asked.append({BY_IPTABLES, BY_NFTABLES} & set(features))
+            trials.append({BY_IPTABLES, BY_NFTABLES} & set(features))
         return {each: nftables if each == BY_NFTABLES else None for each in features}, ""
 
     monkeypatch.setattr(reading, "in_fresh_namespace", trial)
     monkeypatch.setattr(reading, "IPTABLES_THERE", tmp_path if loaded else tmp_path / "absent")
     results, refusal = reading.probe(Role.PROXY, "")
-    assert asked == tried
+    assert trials == tried
     assert (results[BY_NFTABLES], refusal) == (nftables, "")

@@ -66,8 +66,8 @@ def test_relay_reports_each_black_hole_once(
     while looked <= len(counts):  # the last count has been handled
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    said = [line for line in capsys.readouterr().err.splitlines() if "given up" in line]
-    assert len(said) == 2
-    assert "MPTcpExtBlackhole 1" in said[0]
-    assert "MPTcpExtBlackhole 2" in said[1]
-    assert "sysctl -w net.mptcp.blackhole_timeout=0" in said[0]
+    messages = [line for line in capsys.readouterr().err.splitlines() if "given up" in line]
+    assert len(messages) == 2
+    assert "MPTcpExtBlackhole 1" in messages[0]
+    assert "MPTcpExtBlackhole 2" in messages[1]
+    assert "sysctl -w net.mptcp.blackhole_timeout=0" in messages[0]

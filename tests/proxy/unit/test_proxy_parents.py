@@ -280,9 +280,9 @@ def test_names_are_followed_and_a_silent_name_server_loses_none(
     answers["q"] = frozenset({"192.0.2.2"})
     follower.follow([parent("p"), parent("q")])
     until(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
-    said = capsys.readouterr().err
-    assert said.count("no address of parent p: Temporary failure in name resolution\n") == 2
-    assert said.count("parent p is 192.0.2.1:3128\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.count("no address of parent p: Temporary failure in name resolution\n") == 2
+    assert printed.count("parent p is 192.0.2.1:3128\n") == 1
 
 
 def test_start_and_end_of_each_name_server_failure_are_reported(

@@ -35,7 +35,7 @@ def nothing_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("says", "expected"),
+    ("printed", "expected"),
     [
         ("2026/11/24 10:00:00| Processing: via off", ""),
         (
@@ -44,8 +44,8 @@ def nothing_left() -> Iterator[None]:
         ),
     ],
 )
-def test_outcome_is_the_fatal_error_of_squid(says: str, expected: str) -> None:
-    trial = Trial(["sh", "-c", 'printf "%s\\n" "$0" >&2', says])
+def test_outcome_is_the_fatal_error_of_squid(printed: str, expected: str) -> None:
+    trial = Trial(["sh", "-c", 'printf "%s\\n" "$0" >&2', printed])
     trial.begin()
     assert outcome(trial) == expected
     assert not trial.under_way

@@ -144,10 +144,10 @@ class Frame(NamedTuple):
         return ETHERNET[version] + bytes(packet)
 
 
-def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int, told: int) -> int | None:
+def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int, measured: int) -> int | None:
     """Return the path for a frame at *now*, or None if it is dropped.
 
-    *told*: when the queue lengths of *paths* were valid.
+    *measured*: when the queue lengths of *paths* were valid.
     """
     size = frame.size
     costs = dict[int, float]()
@@ -162,7 +162,7 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
         elif split.mode is Mode.ORDER:
             costs[index] = index if wait <= split.spill else NO_ROOM + wait + took(split, index, path, size)
         else:
-            stands = max(wait, told + path.queue - now)
+            stands = max(wait, measured + path.queue - now)
             late = stands + path.delay
             done = stands + took(split, index, path, size) + min(path.delay, split.spill)
             costs[index] = (late if frame.is_light else done) + (NO_ROOM if wait > ROOM else 0)
@@ -200,9 +200,9 @@ def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> No
     weights, duplicate = tuple(random.choices(range(1, 1001), k=4)), random.random() < 0.5
     split = replace(split, weights=weights, duplicate=duplicate, queue=queue)
     inside, daemon_is_gone = ends(version, 0, 51820), random.random() < 0.25
-    said = time.monotonic_ns()
-    said -= 6000 * MS if daemon_is_gone else 0
-    with mock.patch("time.monotonic_ns", return_value=said):
+    measured = time.monotonic_ns()
+    measured -= 6000 * MS if daemon_is_gone else 0
+    with mock.patch("time.monotonic_ns", return_value=measured):
         kernel.programs.set_tunnel(0, inside, paths, split, split.queue)
     if daemon_is_gone:
         paths, split = [replace(each, alive=True) for each in paths], replace(split, queue=0)
@@ -210,11 +210,11 @@ def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> No
         size, service = random.choice([80, 299, 300, random.randint(80, 1500)]), random.choice([0, 3, 0x88, 0xB8, 0xBB])
         copied = random.randrange(MOST_PATHS) if random.random() < 0.25 else None
         frame = Frame(size, service, copied, random.random() < 0.5)
-        one_packet(kernel, inside, split, paths, frame, random, said)
+        one_packet(kernel, inside, split, paths, frame, random, measured)
 
 
 def one_packet(
-    kernel: Kernel, inside: Ends, split: Split, paths: list[PathState], frame: Frame, random: Random, told: int
+    kernel: Kernel, inside: Ends, split: Split, paths: list[PathState], frame: Frame, random: Random, measured: int
 ) -> None:
     now, wait = time.monotonic_ns(), random.choice([12, 200]) * MS
     next_free = [now + random.randint(-wait // 4, wait) for _ in range(MOST_PATHS)]
@@ -225,7 +225,7 @@ def one_packet(
     end = time.monotonic_ns()
     after = kernel.remembered()
     times = [start + (end - start) * part // 16 for part in range(17)]
-    possible = {chosen(split, paths, before, frame, each, told) for each in times}
+    possible = {chosen(split, paths, before, frame, each, measured) for each in times}
     if possible == {None} or (None in possible and result == DROPPED):
         assert result == DROPPED
         assert after == before

@@ -488,7 +488,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
         with site.relay.entered():
             copier, hears = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
             spoofer = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-        asked, answered, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, hears)
+        sent, answered, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, hears)
         with closing(tap), copier, hears, spoofer:
             copier.bind(attacker)
             hears.bind((str(victim.address), victim.port))
@@ -504,7 +504,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                         copier.sendto(payload, (PEER, PORT))
                         spoofer.sendto(packet_of(UdpEnds(victim, to), payload), (PEER, 0))
                     for each in sockets:
-                        asked[each] += 3 * len(payload)
+                        sent[each] += 3 * len(payload)
             for number in range(2000):
                 message = Message(Kind.PROBE, number % 9, time.monotonic_ns(), 1, 1, 1, 1, 0)
                 copier.sendto(packed(message, Key(b"x" * 32)), (PEER, PORT))
@@ -515,7 +515,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                 with suppress(BlockingIOError):
                     while True:
                         answered[each] += len(each.recv(2048))
-                assert answered[each] <= asked[each], "nobody gets more than was sent in his name"
+                assert answered[each] <= sent[each], "no address gets more than was sent in its name"
         assert answered[hears] > 0, "what was copied is true"
         assert [each["remote"] for each in site.paths(site.proxy)] == before
         assert site.alive(site.relay) == site.alive(site.proxy) == [True, True]

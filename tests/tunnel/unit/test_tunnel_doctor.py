@@ -33,7 +33,7 @@ def status(*alive: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("answer", "found"),
     [
         (None, Status.WARN),
         (status(), Status.FAIL),
@@ -42,11 +42,11 @@ def status(*alive: bool) -> dict[str, Any]:
         (status(True, True), Status.OK),
     ],
 )
-def test_finding_for_the_states_of_the_paths(tunnel: Tunnel, said: dict[str, Any] | None, found: Status) -> None:
-    (finding,) = doctor.running([tunnel], said)
+def test_finding_for_the_states_of_the_paths(tunnel: Tunnel, answer: dict[str, Any] | None, found: Status) -> None:
+    (finding,) = doctor.running([tunnel], answer)
     assert finding.status is found
     assert found is Status.OK or (finding.why and finding.remedy)
-    assert ("lte" in finding.text) == (said == status(True, False))
+    assert ("lte" in finding.text) == (answer == status(True, False))
 
 
 def test_finding_for_the_port_of_the_program(tunnel: Tunnel) -> None:
