@@ -43,7 +43,7 @@ class Site:
         self.browser.until_text("#state-text", "live")
 
     def requests(self, query: str) -> int:
-        return sum(each["query"] == query for each in list(self.world.asked))
+        return sum(each["query"] == query for each in list(self.world.queries))
 
     def write(self, field: str, text: str) -> None:
         """Write into a field and pause, as somebody who types does."""

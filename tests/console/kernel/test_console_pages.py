@@ -335,10 +335,10 @@ def test_phone_header_keeps_its_height_with_long_texts(site: Site) -> None:
 def test_table_update_keeps_focus(site: Site) -> None:
     site.open("connections")
     site.browser.run(f"document.querySelector('#connections a[href=\"#connection/{TOKEN}\"]').focus()")
-    before = len(site.world.asked)
+    before = len(site.world.queries)
     # The page asks again after it has shown the answer: at the third question it has renewed the table twice.
     site.browser.until(
-        lambda: [each["query"] for each in site.world.asked[before:]].count("connections") >= 3, "it is renewed twice"
+        lambda: [each["query"] for each in site.world.queries[before:]].count("connections") >= 3, "it is renewed twice"
     )
     assert site.browser.run("return document.activeElement.textContent") == TOKEN
 

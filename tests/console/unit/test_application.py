@@ -168,7 +168,7 @@ def test_requests_without_the_token_are_refused(guarded: Site, path: str) -> Non
         assert client.get(path, params={"token": TOKEN}).status_code == 401
         to_form = client.get("/", headers=HTML)
         assert (to_form.status_code, to_form.headers["location"]) == (303, "/login")
-    assert [each["query"] for each in guarded.world.asked if each["query"] != "summary"] == []
+    assert [each["query"] for each in guarded.world.queries if each["query"] != "summary"] == []
 
 
 def test_token_in_a_header_gives_access(guarded: Site) -> None:
@@ -228,7 +228,13 @@ def test_connections_are_requested_in_parts(site: Site, client: TestClient) -> N
     document = answer.json()
     assert (document["total"], len(document["connections"])) == (10_000, 20)
     assert len(answer.content) < 64_000
-    assert site.world.asked[-1] == {"query": "connections", "path": "wifi", "sort": "bytes", "limit": 20, "offset": 40}
+    assert site.world.queries[-1] == {
+        "query": "connections",
+        "path": "wifi",
+        "sort": "bytes",
+        "limit": 20,
+        "offset": 40,
+    }
 
 
 WRONG = [
@@ -256,7 +262,7 @@ def test_wrong_parameter_is_answered_with_the_allowed_values(
     answer = client.get(f"/api/{path}")
     assert answer.status_code == 400
     assert words in answer.json()["error"]
-    assert {each["query"] for each in site.world.asked} <= {"summary"}
+    assert {each["query"] for each in site.world.queries} <= {"summary"}
 
 
 def test_explain_answers_for_a_token_or_a_client(site: Site, client: TestClient) -> None:
@@ -269,13 +275,13 @@ def test_what_if_sends_the_whole_policy_to_the_throttler(site: Site, client: Tes
     text = "rules: []\n" + "# ä\n" * 5000
     answer = client.post("/api/what_if", json={"policy": text}).json()
     assert (answer["capped_now"], answer["capped_then"]) == (3, 6)
-    assert site.world.asked[-1] == {"query": "what_if", "policy": text}
+    assert site.world.queries[-1] == {"query": "what_if", "policy": text}
 
 
 def test_policy_text_is_that_of_the_policy_in_force(site: Site, client: TestClient) -> None:
     answer = client.get("/api/policy_text").json()
     assert (answer["text"], answer["file"]) == (TEXT, "/etc/mptcp-throttler/policy.yaml")
-    assert site.world.asked[-1] == {"query": "policy"}
+    assert site.world.queries[-1] == {"query": "policy"}
 
 
 @pytest.mark.parametrize(
@@ -289,7 +295,7 @@ def test_malformed_what_if_request_does_not_reach_the_throttler(site: Site, clie
     answer = client.post("/api/what_if", content=body)
     assert answer.status_code == 400
     assert answer.json()["error"]
-    assert "what_if" not in {each["query"] for each in site.world.asked}
+    assert "what_if" not in {each["query"] for each in site.world.queries}
 
 
 def test_error_of_the_throttler_is_passed_on(site: Site, client: TestClient) -> None:
@@ -326,7 +332,7 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
         # The watch asks at its start, first for the summary, then for events.
         taken = Wanted(kind="closed")
         client.portal.call(until, lambda: site.watch.happenings.newest(taken, 1)[0])  # type: ignore[union-attr]
-        before = len(site.world.asked)
+        before = len(site.world.queries)
         assert [each["kind"] for each in client.get("/api/events").json()["events"]][-2:] == ["applied", "closed"]
         (event,) = client.get("/api/events", params={"token": "4f037d87"}).json()["events"]
         assert event["text"] == "a cap"
@@ -337,7 +343,9 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
         assert [each["name"] for each in policy["budgets"]] == ["month"]
         assert [each["name"] for each in policy["budget_totals"]] == ["month"]
         # The watch itself also asks meanwhile.
-        assert all(each["query"] in ("summary", "events") and "token" not in each for each in site.world.asked[before:])
+        assert all(
+            each["query"] in ("summary", "events") and "token" not in each for each in site.world.queries[before:]
+        )
 
 
 def test_summary_keeps_an_account_of_each_budget() -> None:
@@ -399,7 +407,7 @@ def test_clients_request_is_passed_to_the_throttler(site: Site, client: TestClie
     site.world.over_budget, site.world.plain = True, {"10.77.1.9": 2}
     answer = client.get("/api/clients?sort=budget&limit=2").json()
     assert (answer["total"], len(answer["clients"]), answer["plain_tcp"]["connections"]) == (3, 2, 2)
-    answer_of = [each for each in site.world.asked if each["query"] == "clients"]
+    answer_of = [each for each in site.world.queries if each["query"] == "clients"]
     assert answer_of == [{"query": "clients", "sort": "budget", "limit": 2}]
     for wrong in ("sort=age", "limit=201", "client=10.77.1.2"):
         assert client.get(f"/api/clients?{wrong}").status_code == 400

@@ -18,11 +18,11 @@ class Throttler:
     def __init__(self, takes: float = 0.0) -> None:
         self.now = 1000.0
         self.takes = takes
-        self.asked: list[tuple[float, Any]] = []
+        self.requests: list[tuple[float, Any]] = []
         self.fails = False
 
     async def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
-        self.asked.append((self.now, request["query"]))
+        self.requests.append((self.now, request["query"]))
         await asyncio.sleep(0)
         self.now += self.takes
         if self.fails:
@@ -45,7 +45,7 @@ def test_equal_concurrent_questions_are_asked_once() -> None:
         return await asyncio.gather(*(lane.ask({"query": "a"}) for _ in range(20)))
 
     assert asyncio.run(ask()) == [{"answer": "a"}] * 20
-    assert len(throttler.asked) == 1
+    assert len(throttler.requests) == 1
 
 
 def test_answer_is_reused_for_a_second() -> None:
@@ -58,7 +58,7 @@ def test_answer_is_reused_for_a_second() -> None:
             await lane.ask({"query": "a"})
 
     asyncio.run(ask())
-    assert len(throttler.asked) == 2
+    assert len(throttler.requests) == 2
 
 
 def test_change_makes_an_answer_stale_once() -> None:
@@ -73,7 +73,7 @@ def test_change_makes_an_answer_stale_once() -> None:
         await lane.ask({"query": "a"})
 
     asyncio.run(ask())
-    assert len(throttler.asked) == 2
+    assert len(throttler.requests) == 2
 
 
 def test_concurrent_questions_share_an_answer_despite_a_change() -> None:
@@ -93,7 +93,7 @@ def test_concurrent_questions_share_an_answer_despite_a_change() -> None:
 
     happening: list[Callable[[], None]] = []
     asyncio.run(ask())
-    assert len(throttler.asked) == 1
+    assert len(throttler.requests) == 1
 
 
 def test_frequent_changes_cause_one_question_a_second() -> None:
@@ -107,7 +107,7 @@ def test_frequent_changes_cause_one_question_a_second() -> None:
             await lane.ask({"query": "a"})
 
     asyncio.run(ask())
-    assert throttler.asked[-1][0] - throttler.asked[0][0] == pytest.approx(30 * INTERVAL, rel=0.05)
+    assert throttler.requests[-1][0] - throttler.requests[0][0] == pytest.approx(30 * INTERVAL, rel=0.05)
 
 
 def test_different_questions_are_asked_once_a_second() -> None:
@@ -118,7 +118,7 @@ def test_different_questions_are_asked_once_a_second() -> None:
         await asyncio.gather(*(lane.ask({"query": number}) for number in range(30)))
 
     asyncio.run(ask())
-    times = [time - 1000 for time, _ in throttler.asked]
+    times = [time - 1000 for time, _ in throttler.requests]
     assert len(times) == 30
     assert times[:BURST] == [0.0] * BURST
     assert times[BURST:] == [pytest.approx(INTERVAL * number) for number in range(1, 31 - BURST)]
@@ -134,7 +134,7 @@ def test_slow_answers_are_requested_less_often(takes: float) -> None:
             await lane.ask({"query": number})
 
     asyncio.run(ask())
-    span = throttler.asked[-1][0] - throttler.asked[10][0]
+    span = throttler.requests[-1][0] - throttler.requests[10][0]
     assert takes * 29 / span < 0.26
 
 
@@ -168,7 +168,7 @@ def test_fast_answer_does_not_reset_the_wait_after_slow_ones() -> None:
             await lane.ask({"query": number})
 
     asyncio.run(ask())
-    span = throttler.asked[-1][0] - throttler.asked[20][0]
+    span = throttler.requests[-1][0] - throttler.requests[20][0]
     assert 10.0 * 20 / span < 0.26
 
 

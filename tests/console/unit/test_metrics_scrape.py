@@ -40,7 +40,7 @@ class Site:
     squid_status: str = "200 OK"
     kids: dict[int, int] = field(default_factory=dict)
     """Request counters of Squid's processes by number; empty if Squid has only one process."""
-    asked: list[Any] = field(default_factory=list)
+    queries: list[Any] = field(default_factory=list)
     pages: list[str] = field(default_factory=list)
     now: float = 100.0
     came: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,7 +52,7 @@ class Site:
     """Port of the fake Squid."""
 
     async def throttler(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.asked.append(json.loads(await reader.readline()))
+        self.queries.append(json.loads(await reader.readline()))
         self.came.set()
         if self.hung:
             await self.held.wait()
@@ -148,7 +148,7 @@ def test_scrape_asks_throttler_and_squid_once(tmp_path: Path) -> None:
         found = await site.scrape()
         assert (found[UP], found[SQUID_UP]) == (1, 1)
         assert ("mptcp_ext_mp_curr_estab", ()) in found
-        assert site.asked == [{"query": "summary"}]
+        assert site.queries == [{"query": "summary"}]
         assert site.pages == ["info", "refresh", "counters?processes=1"]
 
     run_at_site(tmp_path, test)
@@ -238,7 +238,7 @@ def test_concurrent_scrapes_share_one_question(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         found = await asyncio.gather(*(site.scrape() for _ in range(50)))
         assert all(each == found[0] for each in found)
-        assert (len(site.asked), len(site.pages)) == (1, 3)
+        assert (len(site.queries), len(site.pages)) == (1, 3)
 
     run_at_site(tmp_path, test)
 
@@ -251,7 +251,7 @@ def test_answer_is_reused_for_half_a_second(tmp_path: Path) -> None:
         assert (await site.scrape())["mptcp_throttler_connections", ()] == 3
         site.now += 0.02
         assert (await site.scrape())["mptcp_throttler_connections", ()] == 77
-        assert len(site.asked) == 2
+        assert len(site.queries) == 2
 
     run_at_site(tmp_path, test)
 
@@ -264,7 +264,7 @@ def test_cancelled_scrape_does_not_cancel_a_concurrent_one(tmp_path: Path) -> No
         first.cancel()
         site.held.set()
         assert (await second)[UP] == 1
-        assert len(site.asked) == 1
+        assert len(site.queries) == 1
 
     run_at_site(tmp_path, test)
 
@@ -358,7 +358,7 @@ def test_post_is_refused(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
         status, headers, _ = await site.get("POST")
         assert (status, headers[b"allow"]) == (405, b"GET, HEAD")
-        assert site.asked == []
+        assert site.queries == []
 
     run_at_site(tmp_path, test)
 
