@@ -107,12 +107,12 @@ class Asker:
         *remote* and *local*: the connection's ends; clients behind one NAT may share the former. *token*: the kernel's.
         The throttler finds the connection by it even after the subflow with these ends has ended.
         """
-        asked = {"query": "client", "endpoint": remote, "local": local}
+        request = {"query": "client", "endpoint": remote, "local": local}
         if token is not None:
-            asked["token"] = f"{token:08x}"
+            request["token"] = f"{token:08x}"
 
         async def ask() -> Answer:
-            return await self._now(asked)
+            return await self._now(request)
 
         # With the token, because another connection may have these ends within a second.
         return await self._once(f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], ask)

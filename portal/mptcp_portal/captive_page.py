@@ -72,12 +72,12 @@ def captive_app(captive: Captive, asker: Asker) -> ASGIApp:
         if status in _CANNOT_SAY:
             again = str(_AGAIN + randrange(_AGAIN))
             return JSONResponse({"error": _CANNOT_SAY[status]}, 503, headers={"retry-after": again})
-        said: dict[str, Any] = {"captive": False}
+        document: dict[str, Any] = {"captive": False}
         if captive.user_portal_url is not None:
-            said["user-portal-url"] = captive.user_portal_url
+            document["user-portal-url"] = captive.user_portal_url
         left = [_until_next_step(each) for each in found.get("budgets", ())]
         if left:
-            said["bytes-remaining"] = min(left)
-        return JSONResponse(said, media_type=MEDIA_TYPE, headers={"cache-control": "private, no-store"})
+            document["bytes-remaining"] = min(left)
+        return JSONResponse(document, media_type=MEDIA_TYPE, headers={"cache-control": "private, no-store"})
 
     return SecureHeaders(routed([Route("/captive-portal", answer)]))

@@ -353,9 +353,9 @@ class _Supervisor:
         for note in checked.notes:
             say(note)
         if checked.workers.count != self._workers.count:
-            asked = checked.workers
-            why = f" ({asked.reason})" if asked.reason else ""
-            say(f"workers {asked.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
+            workers = checked.workers
+            why = f" ({workers.reason})" if workers.reason else ""
+            say(f"workers {workers.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
         # Squid gets SIGHUP when it is ready for it (see _deliver).
         say(f"reload accepted: {self._configuration}")
 
@@ -385,8 +385,8 @@ class _Supervisor:
     def _look_at_listeners(self, squid: int) -> None:
         absent = self._listeners.look(squid)
         # The check takes some time. If another reload was requested meanwhile, do not report the earlier outcome.
-        asked = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
-        if absent is not None and self._reloads and not asked:
+        is_outdated = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
+        if absent is not None and self._reloads and not is_outdated:
             self._reloads = False
             self._reported.reload_ends(in_doubt=absent)
         if self._listeners.deserted(squid):

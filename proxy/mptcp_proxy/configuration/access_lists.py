@@ -181,8 +181,8 @@ class AccessLists:
 
     def helpers_not_told(self, name: str) -> tuple[str, ...]:
         """Return the external helpers that *name* uses and whose answers do not identify a client."""
-        asks = any(line.kind == "external" or line.kind in _BY_ANSWER for line in self.lines(name.lstrip("!")))
-        return tuple(sorted(self._helpers.not_told)) if asks and not self._helpers.answers_tell else ()
+        needs_helpers = any(line.kind == "external" or line.kind in _BY_ANSWER for line in self.lines(name.lstrip("!")))
+        return tuple(sorted(self._helpers.not_told)) if needs_helpers and not self._helpers.answers_tell else ()
 
     def destinations(self, name: str, by_name: bool) -> Addresses:
         """Return the destination addresses for which *name* matches every request. *by_name*: it must also match a

@@ -33,7 +33,7 @@ _TRANSLATED = Addresses.of(
 """IPv4 addresses of loopback, link-local and metadata services, behind NAT64 (RFC 6052, 2.1)."""
 _OTHER_SERVICES = (22, 25, 6379)
 """Ports as examples of services other than the web: remote shells, mail, and a database on a high port."""
-_NOT_BELIEVED = " without this one, or nobody elsewhere who is believed what he says of his address"
+_NOT_BELIEVED = " without this one, or belief in no other host that states another client address"
 Holds = bool | None
 """Whether a name holds for a request: True means always, False never, None perhaps."""
 

@@ -86,20 +86,20 @@ def helpers(statements: Iterable[Statement], *, addresses_count: bool = True, na
     statements = list(statements)
     external = [(each.words[1], each.words[2:]) for each in statements if _is_external(each)]
     passwords = [each for each in statements if each.directive == "auth_param"]
-    anybody = any(_TAKES_ANY_PASSWORD.fullmatch(word) for each in passwords for word in each.words[3:])
-    logins = bool(passwords) and not anybody
+    any_password = any(_TAKES_ANY_PASSWORD.fullmatch(word) for each in passwords for word in each.words[3:])
+    logins = bool(passwords) and not any_password
     no_identd, no_notes = not any(map(_asks_an_identd, statements)), not any(map(_makes_notes, statements))
 
     def known(answers: bool, something: bool) -> _Known:
         return _Known(
-            addresses_count, names_count, not anybody, answers, something and no_identd, something and no_notes
+            addresses_count, names_count, not any_password, answers, something and no_identd, something and no_notes
         )
 
     all_told = all(_tells_who(words, known(True, True)) for _, words in external)
     answers = all_told and any(_tells_who(words, known(False, logins)) for _, words in external)
     found = known(answers, answers or (all_told and logins))
     not_told = frozenset(name for name, words in external if not _tells_who(words, found))
-    return Helpers(anybody, answers or not external, not_told)
+    return Helpers(any_password, answers or not external, not_told)
 
 
 def _is_external(statement: Statement) -> bool:

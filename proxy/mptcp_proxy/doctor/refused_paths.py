@@ -25,10 +25,10 @@ def prefixes(policy: str) -> Iterator[tuple[str, str]]:
         yield from ((name, each) for each in clients or () if isinstance(each, str))
 
 
-def refused_paths(policy: str, said: Sequence[Statement], file: str) -> Iterator[Finding]:
-    """Check the paths. *said*: the statements of squid.conf (*file*). A path passes if clients have partial access, or
-    access with a password."""
-    let_in = perhaps_let_in(said)
+def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> Iterator[Finding]:
+    """Check the paths. *directives*: the statements of squid.conf (*file*). A path passes if clients have partial
+    access, or access with a password."""
+    let_in = perhaps_let_in(directives)
     found = list(prefixes(policy))
     if let_in is None or not found:
         return
@@ -38,7 +38,7 @@ def refused_paths(policy: str, said: Sequence[Statement], file: str) -> Iterator
         return
     named = ", ".join(f"{prefix} (path {path})" for path, prefix in refused)
     networks = " ".join(dict.fromkeys(prefix for _, prefix in refused))
-    name = "clients" if _is_clients(said) else "path_clients"
+    name = "clients" if _is_clients(directives) else "path_clients"
     rule = "" if name == "clients" else f' and, before "http_access deny all", the line: http_access allow {name}'
     yield warn(
         _CHECK,
@@ -55,8 +55,8 @@ def _may_come(prefix: str, let_in: Addresses) -> bool:
         return True  # the policy has a mistake, which is reported elsewhere
 
 
-def _is_clients(said: Sequence[Statement]) -> bool:
+def _is_clients(directives: Sequence[Statement]) -> bool:
     """Tell whether squid.conf allows a list of addresses named "clients", as the shipped one does."""
-    is_list = any(each.words[:3] == ("acl", "clients", "src") for each in said)
-    rules = access_rules(said, "http_access")
+    is_list = any(each.words[:3] == ("acl", "clients", "src") for each in directives)
+    rules = access_rules(directives, "http_access")
     return is_list and any(each.words[1] == "allow" and names_of(each) == ["clients"] for each in rules)

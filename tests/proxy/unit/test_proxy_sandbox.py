@@ -34,7 +34,7 @@ TO_WRITE = "below /run/mptcpproxy, /var/log, /run/squid"
 NO_HOMES = ("does not see what is in", f"{TO_READ} ProtectHome=read-only {EDIT}")
 OWN_PLACES = ("of its own, without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
 READ_ONLY = ("may not write there", f"{TO_WRITE}; or ReadWritePaths= {EDIT}")
-LOST = ("of its own, which nobody else sees and which goes with it", TO_WRITE)
+LOST = ("of its own, which no other program sees and which ends with it", TO_WRITE)
 UNSEEN = ("does not see what is in", TO_WRITE)
 
 

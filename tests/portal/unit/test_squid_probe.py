@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from mptcp_portal import squid_told
+from mptcp_portal import squid_probe
 from mptcp_portal.settings import End
-from mptcp_portal.squid_told import is_dead, tell_squid
+from mptcp_portal.squid_probe import is_dead, make_squid_probe
 
 PORTAL = End("127.0.0.1", 3180)
 PARENTS = "by kid1 {\nParent     : other\nHost       : 192.0.2.1/3128/0\nStatus     : Down\n\n%s}\n"
@@ -24,7 +24,7 @@ def test_portal_counts_as_dead_while_a_worker_says_so(states: list[str], dead: b
 
 
 def test_portal_asks_squid_until_squid_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(squid_told, "_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(squid_probe, "_AGAIN_SECONDS", 0)
     answers = [PARENTS % (OURS % state) for state in ("Down", "Down", "Up", "Down")]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,8 +35,8 @@ def test_portal_asks_squid_until_squid_has_found_it(monkeypatch: pytest.MonkeyPa
     async def ask_squid() -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            await tell_squid(port, PORTAL, 60)
-        await tell_squid(port, PORTAL, 60)
+            await make_squid_probe(port, PORTAL, 60)
+        await make_squid_probe(port, PORTAL, 60)
 
     asyncio.run(ask_squid())
     assert len(answers) == 1
@@ -45,6 +45,6 @@ def test_portal_asks_squid_until_squid_has_found_it(monkeypatch: pytest.MonkeyPa
 def test_portal_gives_up_a_silent_squid() -> None:
     async def ask_squid() -> None:
         async with await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0) as server:
-            await tell_squid(server.sockets[0].getsockname()[1], PORTAL, 0.01)
+            await make_squid_probe(server.sockets[0].getsockname()[1], PORTAL, 0.01)
 
     asyncio.run(asyncio.wait_for(ask_squid(), 60))
