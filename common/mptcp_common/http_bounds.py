@@ -2,7 +2,7 @@
 """HTTP connections with bounds on how long a request may take to come, and on how many connections wait for one.
 
 uvicorn ends a connection that is idle after an answer, but waits without limit for a first request, and for the rest of
-a begun one. For console and portal; nobody else loads uvicorn.
+a begun one. For console and portal; no other program loads uvicorn.
 """
 
 from __future__ import annotations

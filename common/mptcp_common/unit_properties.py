@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What systemd knows about a unit, drop-ins included (systemctl(1), ``show``)."""
+"""Reads systemd's properties of a unit, drop-ins included (systemctl(1), ``show``)."""
 
 from __future__ import annotations
 

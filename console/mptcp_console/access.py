@@ -23,7 +23,7 @@ _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{
 
 
 def token_problem(text: str) -> str | None:
-    """Return why *text*, a file's without its last newline, cannot be a token; None if it can."""
+    """Return why *text*, the content of a file without its last newline, cannot be a token; None if it can."""
     if not text:
         return "is empty; write a token into it: openssl rand -hex 32"
     if not _TOKEN.fullmatch(text):

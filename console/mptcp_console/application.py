@@ -34,9 +34,9 @@ from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, what_is_wrong
 
 STATIC: Final = Path(__file__).parent / "static"
 DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
-"""Candidates for the documentation: the package's, the sources'."""
+"""Possible places of the documentation: in the package, and in a checkout."""
 LARGEST_BODY: Final = 256 * 1024
-"""Bytes: a policy as JSON, in which each character may take six."""
+"""Maximum size of a request's body, bytes: a policy as JSON, in which each character may take six."""
 LARGEST_FORM: Final = 4096
 
 _DOC: Final = re.compile("[a-z0-9-]{1,40}")
@@ -120,10 +120,10 @@ class Console:
 
     async def _stream(self, request: Request) -> Response:
         if request.method == "HEAD":
-            # Without a body there is no end of it either: the watcher would stay as long as the connection.
+            # The answer has no body, whose end would end the watching: it would go on as long as the connection.
             return Response(media_type=_Stream.media_type)
         watching = self._watch.watching()
-        watching.__enter__()  # here, so that TooMany becomes a status
+        watching.__enter__()  # before the response begins, so that TooMany still becomes a status code
 
         async def stream() -> AsyncIterator[str]:
             async for text in self._live.stream():
@@ -145,7 +145,7 @@ class Console:
         events, more = kept.newest(wanted, limit) if near is None else kept.nearest(wanted, near, limit)
         head: dict[str, Any] = {"time": self._clock(), "more": more, "since": kept.since}
         if wanted.first is not None and wanted.last is not None:
-            # Of all kinds and clients, whatever the filter.
+            # The counts are those of all kinds and clients, independently of the filter.
             counted = kept.counts.between(wanted.first, wanted.last)
             within = {"since": kept.counted_since, "from": counted.first, "to": counted.last}
             head["counted"] = within | {"kinds": counted.kinds}
@@ -157,7 +157,7 @@ class Console:
         return _json(whole(self._watch.summary) | {"is_current": self._watch.is_current})
 
     async def _about(self, _: Request) -> Response:
-        """Rarely changing facts: the stream tells when names change."""
+        """Return facts that rarely change. The stream announces a change of names."""
         self._names.look()
         return _json(
             {

@@ -20,16 +20,16 @@ from typing import Any, Final
 from mptcp_console.event_counts import EventCounts
 
 LONGEST_TEXT: Final = 400
-"""Characters of an event's line for people."""
+"""Maximum length of an event's line for people, characters."""
 MOST_EVENTS: Final = 40_000
 MOST_BYTES: Final = 8 * 1024 * 1024
 SPAN: Final = 3600.0
 _END_OF_TIME: Final = 1e11
 """Seconds since the epoch; a larger time is invalid, and so is NaN."""
 _MOST_GONE: Final = 1000
-"""Dropped events that are still in the order of times."""
+"""Maximum number of dropped events that are still in the order of times."""
 _SOME: Final = 1000
-"""Events per pass, before a check whether these are enough."""
+"""Number of events that are filtered at a time, before a check whether enough were found."""
 _TIME: Final = attrgetter("time")
 _KEPT: Final = ("kind", "token", "client", "remote", "local", "path", "rule", "direction")
 
@@ -136,7 +136,7 @@ class Happenings:
         self._tidy()
 
     def forget(self, now: float) -> None:
-        """Drop events older than an hour, and times that a clock was set back from."""
+        """Drop events older than an hour, and counts of times later than now, which exist if a clock was set back."""
         while self._events and self._events[0].time < now - SPAN:
             self._drop()
         self._tidy()
@@ -152,7 +152,8 @@ class Happenings:
         return gone
 
     def _tidy(self) -> None:
-        """Remove dropped events from the order of times, many at once, because one takes as long."""
+        """Remove dropped events from the order of times. Many are removed at once, because removing one takes as
+        long."""
         if len(self._by_time) - len(self._events) > _MOST_GONE:
             self._by_time = self._those_left(self._by_time)
 

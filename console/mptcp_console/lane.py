@@ -36,7 +36,7 @@ MOST_ANSWERS: Final = 16
 
 
 class Busy(Exception):
-    """Too many wait already."""
+    """Too many requests wait already."""
 
 
 class _Answered(NamedTuple):

@@ -147,7 +147,7 @@ class Watch:
             pass
 
     async def look(self) -> None:
-        """Ask once, keep the answer, and notify all who wait."""
+        """Query the throttler once, keep the answer, and notify all waiting tasks."""
         try:
             summary = await self._ask({"query": "summary"})
             self._take(summary)
@@ -211,7 +211,7 @@ class Watch:
                 self.happenings.add(event)
 
     def _say_what_is_missing(self) -> None:
-        """After meeting a throttler: events from before its start are unknown."""
+        """Note, after the first answer of a throttler, that events from before its start are unknown."""
         if self._began is not None:
             self.happenings.missing_before(self._began)
             self._began = None
@@ -264,7 +264,7 @@ class Watch:
         return self.tick
 
     async def close(self) -> None:
-        """Release all who wait."""
+        """Release all waiting tasks."""
         self.is_closed = True
         self._woken.set()
         async with self._news:

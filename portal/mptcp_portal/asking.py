@@ -96,7 +96,7 @@ class Asker:
         self._is_refused = False
 
     def close(self) -> None:
-        """Answer BUSY to everyone from now on, also to those waiting. The portal is about to end."""
+        """Answer BUSY to all requests from now on, also to waiting ones. The portal is about to end."""
         self._is_closed = True
         for task in list(self._under_way.values()):
             task.cancel()
@@ -160,7 +160,7 @@ class Asker:
             async with asyncio.timeout(_PATIENCE):
                 answer = await ask_async(self._path, request, _PATIENCE)
         except PermissionError as error:
-            # Clients are told that it does not run; the operator needs the real reason.
+            # Clients only learn that it does not run; the log has the real reason for the operator.
             if not self._is_refused:
                 journal.say(f"mptcp-portal: ask the throttler at {self._path}: {reason(error)}", journal.WARNING)
             self._is_refused = True

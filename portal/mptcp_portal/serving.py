@@ -31,8 +31,8 @@ from mptcp_portal.squid_probe import make_squid_probe
 from mptcp_portal.squid_socket import is_squid
 
 _OF_A_PROXY = Bounds(of_one=MOST_CONNECTIONS, keep_alive=75)
-"""For a server that another server asks for all its clients. The idle time is longer than Squid's
-(server_idle_pconn_timeout), so that no request meets a closing connection."""
+"""The limits of a server to which another server passes the requests of all its clients. The idle time is longer than
+Squid's (server_idle_pconn_timeout), so that no request meets a closing connection."""
 _STOP_SECONDS = 2
 _BACKLOG = 256
 
@@ -45,7 +45,7 @@ class Service:
     app: ASGIApp
     bounds: Bounds
     certificate: tuple[str, str] | None = None
-    """With its key."""
+    """The files of the certificate and its key."""
 
 
 def services(settings: Settings, asker: Asker) -> dict[str, Service]:
@@ -98,7 +98,7 @@ def _server(service: Service) -> uvicorn.Server:
         server_header=False,
         access_log=False,
         log_config=None,
-        # Warnings are about what clients send: anyone could fill the journal.
+        # Warnings are about the data that clients send, so any client could fill the journal.
         log_level="error",
         timeout_keep_alive=service.bounds.keep_alive,
         timeout_graceful_shutdown=_STOP_SECONDS,
