@@ -55,7 +55,7 @@ class Connection:
         size = 0 if method == "HEAD" else int(found.get("content-length", "0"))
         return status, found, self._file.read(size)
 
-    def said_to(self, data: bytes) -> bytes:
+    def send_raw(self, data: bytes) -> bytes:
         """Send *data*, which need not be HTTP, and a last request; return everything that Squid sends until it
         closes."""
         self._socket.sendall(data + f"GET {CHECK} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())

@@ -51,7 +51,7 @@ def options(data: bytes) -> None:
             if whole:
                 raw = header[at : at + length]
                 assert option == parse_option(raw, flags)
-                _is_what_it_says(option, raw)
+                _assert_fits_bytes(option, raw)
             walked += 1
         if not whole:
             break
@@ -59,7 +59,7 @@ def options(data: bytes) -> None:
     assert walked == len(found)
 
 
-def _is_what_it_says(option: MptcpOption, raw: bytes) -> None:
+def _assert_fits_bytes(option: MptcpOption, raw: bytes) -> None:
     match option:
         case Malformed():
             assert option.data == raw
@@ -119,7 +119,7 @@ def policy(data: bytes) -> None:
     errors = [problem for problem in checked.problems if problem.severity is Severity.ERROR]
     assert (checked.policy is None) == bool(errors)
     for problem in (*checked.problems, *checked.notes):
-        _is_one_line(str(problem))
+        _assert_one_line(str(problem))
         assert 0 <= problem.line <= text.count("\n") + text.count("\r") + 2
 
 
@@ -130,7 +130,7 @@ def squid_configuration(data: bytes) -> None:
         path.write_bytes(data.replace(b"SELF", bytes(path)))
         checked = check(path, _SERVICE, None)
     for problem in checked.problems:
-        _is_one_line(str(problem))
+        _assert_one_line(str(problem))
     lines = [PhysicalLine("squid.conf", number, line.text) for number, line in enumerate(checked.lines, 1)]
     found = list(statements(lines, _SERVICE))
     for statement in found:
@@ -140,14 +140,14 @@ def squid_configuration(data: bytes) -> None:
     # Interpret messages of Squid that quote the lines of the file.
     output = "\n".join(f"2026/01/01 00:00:00| Processing: {each.text}\n{each.text}" for each in found)
     for problem in interpret(output, found, set())[0]:
-        _is_one_line(str(problem))
+        _assert_one_line(str(problem))
 
 
 def _line(text: str) -> PhysicalLine:
     return PhysicalLine("squid.conf", 0, text)
 
 
-def _is_one_line(text: str) -> None:
+def _assert_one_line(text: str) -> None:
     assert text.isprintable(), ascii(text)
 
 

@@ -162,7 +162,7 @@ def test_console_is_unprivileged_and_may_only_ask_the_throttler() -> None:
     assert values(CONSOLE, "AmbientCapabilities") == []
     assert re.findall(r"^(?:ReadWritePaths|\w+Directory)=.*", CONSOLE.read_text(), re.MULTILINE) == [
         "StateDirectory=mptcp-console"
-    ], "the console writes only what each path carried"
+    ], "the console writes only the volumes of paths"
     # Only root can write its token. If that fails, the console reports it itself.
     assert values(CONSOLE, "ExecStartPre") == ["-+/opt/mptcp-steering-proxy/bin/mptcp-console make-token"]
 

@@ -129,7 +129,7 @@ def test_connection_card_keeps_selection_when_it_is_updated(site: Site) -> None:
     site.browser.run("getSelection().selectAllChildren(document.querySelector('#explained .reason'))")
     before = site.requests("explain")
     site.world.sent["ethernet"] += 1000
-    site.browser.until(lambda: site.requests("explain") >= before + 2, "it is asked for again")
+    site.browser.until(lambda: site.requests("explain") >= before + 2, "the card is requested again")
     assert str(site.browser.run("return getSelection().toString()")).startswith("rule spare-ethernet caps")
 
 
@@ -173,7 +173,7 @@ def test_hidden_page_stops_polling_and_resumes_when_shown(site: Site) -> None:
         before = site.requests("connections")
     finally:
         site.browser.run(SHOW, False)
-    site.browser.until(lambda: site.requests("connections") > before, "it is asked for")
+    site.browser.until(lambda: site.requests("connections") > before, "the table is requested")
     site.browser.until_text("#state-text", "live")
 
 
@@ -236,11 +236,11 @@ def test_page_beyond_the_viewer_limit_says_so_and_retries(site: Site) -> None:
     """Defect: one page too many alternated between "the console does not answer" and no message."""
     site.browser.open("about:blank")
     free = {"watching": 0, "most": MOST_WATCHERS}
-    site.browser.until(lambda: site.console.get("/api/viewers") == free, "nobody looks")
+    site.browser.until(lambda: site.console.get("/api/viewers") == free, "no browser watches")
     with viewers(site, MOST_WATCHERS):
         site.browser.open(f"{site.console.url}/#live")
         site.browser.until_text("#state-text", "console full")
         site.browser.run(RECORD_TEXTS, "#trouble")
-        site.browser.until(lambda: len(site.browser.run("return window.texts")) > 7, "it is tried again")
+        site.browser.until(lambda: len(site.browser.run("return window.texts")) > 7, "the page retries")
         assert [each for each in site.browser.run("return window.texts") if "Too many pages" not in each] == []
     site.browser.until_text("#state-text", "live")

@@ -194,7 +194,7 @@ def test_cap_label_fits_on_a_phone(site: Site) -> None:
         site.browser.show_as("desktop", "light")
         site.browser.until(
             lambda: any("shared" in text for text, _ in site.browser.run("return window.labels")),
-            "there is room for all",
+            "all events fit",
         )
     finally:
         site.world.shared_classes = 0
@@ -223,7 +223,7 @@ def test_selected_time_keeps_its_data_after_it_leaves_the_graph(site: Site) -> N
     """
     site.open()
     site.choose(120)
-    site.browser.until(lambda: site.bound("max") - site.bound("min") > 3, "some seconds are known")
+    site.browser.until(lambda: site.bound("max") - site.bound("min") > 3, "some seconds have values")
     graph = site.browser.find("#graph")
 
     def is_held() -> bool:
@@ -239,10 +239,10 @@ def test_selected_time_keeps_its_data_after_it_leaves_the_graph(site: Site) -> N
             graph.send_keys(Keys.ARROW_LEFT)
         return "Mbit/s" in site.browser.text("#moment tbody")
 
-    site.browser.until(has_rates, "a time of which rates are known")
+    site.browser.until(has_rates, "a time with known rates")
     held = site.bound("now")
     site.world.clock = lambda: time.time() + 180
-    site.browser.until(lambda: site.bound("min") > held, "it has left the graph")
+    site.browser.until(lambda: site.bound("min") > held, "the time has left the graph")
     site.browser.until_text("#moment tbody", "Mbit/s")
     assert "Nothing is kept" not in site.browser.text("#moment tbody")
     assert site.bound("now") == held

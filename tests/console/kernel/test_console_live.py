@@ -159,10 +159,10 @@ def one_cap(site: Site, moments: list[StreamedAnswer]) -> Round:
     answer = seconds_of_an_answer(site)
     site.reload(CAPPED)
     seen = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
-    applied = site.browser.until(partial(applied_after, site, begun), "the throttler says that it is applied")
+    applied = site.browser.until(partial(applied_after, site, begun), "the throttler reports the cap")
     after = site.browser.until(partial(first_after, moments, applied), "the console asks again")
     slower = slowness(processors.usage(before, processors.read()).waiting)
-    assert after.is_capped, "what was in force when the throttler answered is missing"
+    assert after.is_capped, "the rules in force at the throttler's answer are missing"
     last = max(each.time for each in moments if each.time <= applied)
     site.reload(UNCAPPED)
     site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown any more")
@@ -199,7 +199,7 @@ def streamed_answers(site: Site) -> Iterator[list[StreamedAnswer]]:
     listening = threading.Thread(target=listen, daemon=True)
     listening.start()
     try:
-        wait_until(lambda: bool(found), "the console sends what is now", timeout=60)
+        wait_until(lambda: bool(found), "the console sends the current state", timeout=60)
         yield found
     finally:
         over.set()
@@ -235,7 +235,7 @@ def test_graph_shows_caps_that_were_set_and_lifted(site: Site) -> None:
     for policy, cap in ((CAPPED, 5_000_000), (UNCAPPED, None), (CAPPED, 5_000_000)):
         site.reload(policy)
         # Wait for the cap in the current and the previous second, so that the next change falls into another second.
-        site.browser.until(lambda cap=cap: caps()[-2:] == [cap, cap], "it is in the history")  # type: ignore[misc]
+        site.browser.until(lambda cap=cap: caps()[-2:] == [cap, cap], "the history has the cap")  # type: ignore[misc]
         if wanted:
             time.sleep(28)
     assert [cap for cap, _ in groupby(caps())][-3:] == [5_000_000, None, 5_000_000]
@@ -261,7 +261,7 @@ def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
         return found["total"], found["plain_tcp"]["connections"]
 
     # The subflows of the MPTCP download do not count as plain TCP.
-    wait_until(lambda: both() == (1, 0), "nobody uses plain TCP")
+    wait_until(lambda: both() == (1, 0), "no client uses plain TCP")
     (client,) = clients()["clients"]
     assert (client["connections"], client["subflows"]) == (1, 2)
     assert client["bytes_sent"] > CARRIED
@@ -269,7 +269,7 @@ def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
         wait_until(lambda: both() == (1, 1), "one client uses plain TCP")
         (plain,) = clients()["plain_tcp"]["clients"]
         assert plain == {"client": client["client"], "connections": 1}
-    wait_until(lambda: both() == (1, 0), "nobody uses plain TCP any more")
+    wait_until(lambda: both() == (1, 0), "no client uses plain TCP any more")
 
 
 def test_pages_show_what_a_real_throttler_does(site: Site) -> None:
@@ -350,7 +350,7 @@ def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site
         wait_until_download_goes_on(site, carried)
         after = loop(site)
     site.reload(UNCAPPED)
-    wait_until(lambda: capped(site) == 0, "the throttler goes on without a console", timeout=60)
+    wait_until(lambda: capped(site) == 0, "the throttler runs on without a console", timeout=60)
     wait_until_download_goes_on(site, received(site))
     assert site.throttler.process.running
     print(f"the throttler's longest pause: {before['longest']:.3f} s before, {after['longest']:.3f} s after")

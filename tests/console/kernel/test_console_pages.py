@@ -143,7 +143,7 @@ def test_dry_run_shows_no_subflow_as_capped(site: Site) -> None:
     assert not site.browser.find("#dry-run").is_displayed()
     site.world.dry_run = True
     try:
-        site.browser.until(lambda: site.browser.find("#dry-run").is_displayed(), "it is said that it is a dry run")
+        site.browser.until(lambda: site.browser.find("#dry-run").is_displayed(), "the page names the dry run")
         assert site.browser.text("#dry-run").startswith("Dry run: nothing is capped.")
         site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
         site.browser.until_text("#tiles", "Capped subflows0")
@@ -185,7 +185,7 @@ def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
     site.browser.until(lambda: site.browser.run("return document.querySelector('#graph canvas') !== null"), "a graph")
     site.browser.until(
         lambda: int(graph.get_attribute("aria-valuemax") or 0) - int(graph.get_attribute("aria-valuemin") or 0) > 5,
-        "some seconds are known",
+        "some seconds have values",
     )
     graph.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
     assert site.browser.text("#title-moment").startswith("At ")
@@ -194,7 +194,7 @@ def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
     assert "wifi" in value
     assert "Mbit/s" in value
     held, newest = graph.get_attribute("aria-valuenow"), int(graph.get_attribute("aria-valuemax") or 0)
-    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) >= newest + 2, "the graph goes on")
+    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) >= newest + 2, "the graph continues")
     assert graph.get_attribute("aria-valuenow") == held
     graph.send_keys(Keys.ESCAPE)
     assert site.browser.text("#title-moment") == "Now"
@@ -207,7 +207,7 @@ def test_page_shows_events_around_an_entered_time(site: Site) -> None:
         site.world.tell("closed", "another thing", token="00000001")
     site.open("live")
     graph = site.browser.find("#graph")
-    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) > at + 2, "it is known what was after it")
+    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) > at + 2, "the time after it is known")
     site.browser.run(
         "const field = document.querySelector('#goto-time'); field.value = arguments[0];"
         "document.querySelector('#goto').requestSubmit()",
@@ -259,7 +259,7 @@ def test_filter_without_a_match_says_so_and_can_be_cleared(site: Site) -> None:
         site.open(page)
         site.browser.find(field).send_keys("10.99.9.9")
         message = site.browser.find(none)
-        site.browser.until(message.is_displayed, "it is said that nothing matches")
+        site.browser.until(message.is_displayed, "the page names the empty result")
         photograph(site, f"{page}-none-desktop-light")
         site.browser.find(f"{none} button").click()
         site.browser.until_text(*READY[page])
@@ -338,7 +338,8 @@ def test_table_update_keeps_focus(site: Site) -> None:
     before = len(site.world.queries)
     # The page asks again after it has shown the answer: at the third question it has renewed the table twice.
     site.browser.until(
-        lambda: [each["query"] for each in site.world.queries[before:]].count("connections") >= 3, "it is renewed twice"
+        lambda: [each["query"] for each in site.world.queries[before:]].count("connections") >= 3,
+        "the table is renewed twice",
     )
     assert site.browser.run("return document.activeElement.textContent") == TOKEN
 
@@ -495,7 +496,7 @@ def test_console_with_a_token_requires_login(site: Site) -> None:
                 assert site.browser.faults(of_colour=theme != THEMES[0]) == []
                 photograph(site, f"login-{device}-{theme}")
         site.browser.find("#token").send_keys("something else", Keys.ENTER)
-        site.browser.until(lambda: site.browser.find("#refused").is_displayed(), "that it was refused is said")
+        site.browser.until(lambda: site.browser.find("#refused").is_displayed(), "the page shows the refusal")
         site.browser.find("#token").send_keys(LOGIN_TOKEN, Keys.ENTER)
         site.browser.until_text("#state-text", "live")
         assert LOGIN_TOKEN not in site.browser.driver.current_url

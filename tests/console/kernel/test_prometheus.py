@@ -264,12 +264,12 @@ def test_reload_alert_lasts_until_a_reload_succeeds(watched: Watched) -> None:
 def test_hung_throttler_is_down_and_has_no_old_metrics(watched: Watched) -> None:
     watched.throttler.process.signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 0, "it is down", timeout=SECONDS)
+        wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 0, "the throttler is down", timeout=SECONDS)
         found = watched.scrape()
     finally:
         watched.throttler.process.signal(signal.SIGCONT)
     assert [name for name in found if name.startswith("mptcp_throttler")] == ["mptcp_throttler_up"]
-    wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 1, "it is up again", timeout=SECONDS)
+    wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 1, "the throttler is up again", timeout=SECONDS)
 
 
 def test_alert_fires_for_a_killed_throttler(watched: Watched) -> None:
@@ -292,7 +292,7 @@ def test_worker_restart_lowers_no_counter_of_another_worker(watched: Watched) ->
         counted.update(watched.counted())
         return counted.keys() == {"1", "2"} and judge(counted["2"][requests])
 
-    wait_until(lambda: second_has(lambda count: count > 50), "it has counted", timeout=SECONDS)
+    wait_until(lambda: second_has(lambda count: count > 50), "the counter has grown", timeout=SECONDS)
     before = dict(counted)
     os.kill(second, signal.SIGKILL)
     wait_until(

@@ -141,13 +141,13 @@ def test_silent_uplink_is_unused_until_it_answers_again(home: Home) -> None:
     """Defect: after a long outage old connections stayed on the other uplink, and new ones began on the dead one."""
     before = kernel_state(home.relay)
     with home.daemon() as daemon, home.connect() as living:
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both")
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks")
         assert home.begins_on() == "u0"
         with home.silent("u0"):
             # Only a new connection reveals that the uplink is dead.
             with home.beginning():
-                wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
-            wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the kernel is told")
+                wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
+            wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the endpoint is removed")
             assert home.begins_on() == "u1"
             with home.connect() as fresh:
                 assert fresh.recv(100)
@@ -163,7 +163,7 @@ def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
     """Defect: the fourth SYN has no MPTCP option, and the daemon concluded that the uplink strips Multipath TCP."""
     with home.daemon() as daemon:
         with home.silent("u0"), home.beginning():
-            wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
+            wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
             wait_until(lambda: home.ways()[0]["for_seconds"] >= 1, "the third SYN is lost, too")
         seen: list[str] = []
 
@@ -171,7 +171,7 @@ def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
             seen.extend(home.verdicts()[:1])
             return seen[-1:] == ["good"]
 
-        wait_until(is_good, "it is back")
+        wait_until(is_good, "the uplink is back")
         assert set(seen) == {"no answer", "good"}
         daemon.stop()
 
@@ -179,7 +179,7 @@ def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
 def test_new_address_of_an_uplink_is_used(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as living:
         home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # the kernel also removes its default route
-        wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "it is gone")
+        wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "the uplink is gone")
         home.relay.run(["ip", "addr", "add", "10.94.1.7/24", "dev", "u1"])
         home.relay.run(default_route(1))
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.7"}, "the living one has both")
@@ -190,9 +190,9 @@ def test_new_address_of_an_uplink_is_used(home: Home) -> None:
 def test_uplink_without_carrier_is_unused(home: Home) -> None:
     """The kernel keeps the address and the default route of such a link."""
     with home.daemon() as daemon, home.connect() as living:
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both")
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks")
         home.parent.run(["ip", "link", "set", "u0", "down"])
-        wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "it is no endpoint")
+        wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the address is no endpoint")
         assert home.begins_on() == "u1"
         home.parent.run(["ip", "link", "set", "u0", "up"])
         wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the living one has both again")
@@ -228,8 +228,8 @@ def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
             assert " dev u1 " in home.relay.run(["ip", "route", "get", "192.0.2.77"]).stdout, "not to a parent"
             with home.silent("u0"):
                 with home.beginning():
-                    wait_until(lambda: home.verdicts() == ["no answer", "good"], "it is found dead")
-                wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "it is no endpoint")
+                    wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
+                wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "the address is no endpoint")
             daemon.stop()
         after = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in there().splitlines()}
         assert after == before
@@ -252,7 +252,7 @@ def test_silent_or_refusing_parent_makes_no_uplink_dead(home: Home) -> None:
             assert home.verdicts() == ["good", "good"]
             assert home.endpoints() == {"10.94.0.1", "10.94.1.1"}
             home.parent.run(["nft", "delete table inet away"])
-            wait_until(lambda: not any(each["reason"] for each in home.ways()), "it is back")
+            wait_until(lambda: not any(each["reason"] for each in home.ways()), "the uplink is back")
             assert home.verdicts() == ["good", "good"]
             daemon.stop()
     finally:
@@ -265,7 +265,7 @@ def test_path_that_drops_large_packets_is_noticed(home: Home) -> None:
     home.parent.run(["nft", f"add table netdev narrow; {chain}; add rule netdev narrow in meta length > 1300 drop"])
     try:
         with home.daemon() as daemon:
-            wait_until(lambda: "full size" in home.ways()[0]["reason"], "it is noticed")
+            wait_until(lambda: "full size" in home.ways()[0]["reason"], "the change is noticed")
             assert home.ways()[1]["reason"] == ""
             daemon.stop()
     finally:
@@ -287,7 +287,7 @@ def test_uplinks_with_the_same_network_are_both_used(home: Home) -> None:
             output = home.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
             return set(re.findall(rf"({both})(?:%\w+)?:\d+ +10\.94\.9\.9", output))
 
-        wait_until(lambda: carrying() == {"192.168.1.2", "192.168.1.3"}, "it has both")
+        wait_until(lambda: carrying() == {"192.168.1.2", "192.168.1.3"}, "the connection has both uplinks")
         before = [home.relay.interface_bytes(f"u{number}").received for number in range(2)]
         wait_until(
             lambda: all(home.relay.interface_bytes(f"u{number}").received > before[number] for number in range(2)),
@@ -320,13 +320,13 @@ def test_flapping_uplink_does_not_disturb_the_other(home: Home) -> None:
             home.parent.run(["ip", "link", "set", "u0", "down"])
             until = time.monotonic() + 5
             while time.monotonic() < until:
-                assert living.recv(1000), "it goes on"
+                assert living.recv(1000), "the transfer continues"
             home.parent.run(["ip", "link", "set", "u0", "up"])
             until = time.monotonic() + 5
             while time.monotonic() < until:
-                assert living.recv(1000), "it goes on"
+                assert living.recv(1000), "the transfer continues"
         assert home.verdicts()[1] == "good"
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "it has both in the end")
+        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks in the end")
         daemon.stop()
 
 

@@ -222,7 +222,7 @@ def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
     with home.gateway():
         with home.forwarder() as forwarder:
             assert home.is_whole(f"http://{SITE}", "small.bin")
-            wait_until(lambda: home.status()["forwarder"]["connections"] == 1, "status says it")
+            wait_until(lambda: home.status()["forwarder"]["connections"] == 1, "the status reports it")
             assert 'mptcp_gateway_uplink{uplink="eth0",verdict="good",version="4"} 1.0' in home.metrics()
             assert "mptcp_forwarder_connections_total 1.0" in home.metrics()
             forwarder.kill()
@@ -304,7 +304,7 @@ def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
         assert fetched() == whole, "by NAT"
         with home.forwarder() as forwarder:
             assert fetched() == whole
-            wait_until(lambda: home.forwarded()["connections"] == 1, "it was forwarded")
+            wait_until(lambda: home.forwarded()["connections"] == 1, "the connection was forwarded")
             assert home.forwarded()["direct"] == 0
             forwarder.stop()
     core.run(["ip", "rule", "del", "from", own, "to", SITE, "lookup", "400"])
@@ -317,6 +317,6 @@ def test_udp_flow_leaves_a_dead_uplink(home: Home) -> None:
         with silent(home.testbed["core"], "eth0"):
             assert home.is_whole(f"http://{SITE}", "small.bin"), "this download waits, and reveals the outage"
             wait_until(lambda: flow() == home.relay.address("wlan0"), "by the other")
-        wait_until(lambda: home_of.verdicts(home.relay) == ["good", "good"], "it is back")
+        wait_until(lambda: home_of.verdicts(home.relay) == ["good", "good"], "the uplink is back")
         assert flow() == home.relay.address("wlan0"), "the flow stays on its uplink"
         forwarder.stop()

@@ -205,5 +205,8 @@ PROTOCOLS = (by_curl, by_http2, by_websocket, by_ssh, by_smtp, by_git, by_apt, b
 def test_protocol_passes_through_the_forwarder(site: Site, protocol: Callable[[Site], bool]) -> None:
     before = home.forwarded(site.testbed["relay"])
     assert protocol(site)
-    wait_until(lambda: home.forwarded(site.testbed["relay"])["connections"] > before["connections"], "it was forwarded")
+    wait_until(
+        lambda: home.forwarded(site.testbed["relay"])["connections"] > before["connections"],
+        "the connection was forwarded",
+    )
     assert home.forwarded(site.testbed["relay"])["direct"] == 0, "no connection bypassed the parent"

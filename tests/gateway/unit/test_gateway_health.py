@@ -97,7 +97,7 @@ def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     assert watch.judge(now) == []
     assert list(watch.due(now, BOTH)) == [LTE], "at once"
     answer(watch, LTE, GOOD, now + 0.1)
-    assert watch.judge(now + 0.1) == [], "it may answer to the second SYN"
+    assert watch.judge(now + 0.1) == [], "the parent may answer the second SYN"
     assert watch.judge(SUSPECT_SECONDS + LEAST_SECONDS) == [DSL]
     assert watch.verdicts[DSL] is Verdict.DEAD
     assert not answer(watch, DSL, DEAD, 6)
@@ -136,7 +136,7 @@ def test_uplink_with_a_short_carrier_loss_recovers() -> None:
     assert watch.ways[DSL].due == 6
     new = HealthWatch()
     new.follow(down, 0)
-    assert list(new.ways) == [LTE], "one without a link is not begun with"
+    assert list(new.ways) == [LTE], "a way without a link is not tried first"
 
 
 def test_ip_version_without_a_known_parent_is_not_tried() -> None:

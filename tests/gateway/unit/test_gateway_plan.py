@@ -46,7 +46,7 @@ def test_plan_routes_each_address_by_its_own_device(state: dict[Way, tuple[bool,
     for version in (4, 6):
         of_version = [way for way in found if way.version == version]
         chosen = best(ORDER, verdicts, version)
-        assert (chosen is None) is (not of_version), "while there is a way, there is one to begin on"
+        assert (chosen is None) is (not of_version), "if a way exists, connections begin on one"
         defaults = [each for each in wanted.routes if (each.table, each.version) == (BEST_TABLE, version)]
         # Only packets to a parent use this table.
         to = {rule.to for rule in wanted.rules if rule.table == BEST_TABLE and rule.version == version}

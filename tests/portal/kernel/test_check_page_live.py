@@ -101,7 +101,7 @@ def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int)
                 # While the throttler does not answer, the page has only the kernel's data, which lists no subflows.
                 found = one.until(
                     lambda answer: len(answer["subflows"]) == 2 and " so far" not in answer["headline"],
-                    "it is an older connection",
+                    "the connection counts as an older one",
                 )
                 assert [each["address"] for each in found["subflows"]][1] == address
                 assert found["lines"] == ["None of them is limited now."]
@@ -166,9 +166,9 @@ def test_page_shows_a_volume_until_it_is_used_up(portal: PortalSite, origin: Ori
             assert len(client.get(origin.url("big"))[2]) == 3_000_000
             return False
 
-        found = client.until(is_used_up, "it is used up")
+        found = client.until(is_used_up, "the volume is used up")
         assert any("all of 5 MB used up" in line for line in found["lines"])
-        found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "it has a consequence")
+        found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the rule takes effect")
         assert any("is held to 8 Mbit/s by rule month" in line for line in found["lines"])
 
 
@@ -249,7 +249,7 @@ def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> No
         }
         for what, text in OTHERS.items():
             with connection(portal, node="neighbour") as thief:
-                answer = thief.said_to(text.format(**values).encode())
+                answer = thief.send_raw(text.format(**values).encode())
             assert answer.startswith(b"HTTP/1.1 "), (what, answer)
             # An error page may quote the request, which contains the victim's first address.
             for own in (SECOND, f'"address":"{FIRST}"'):
@@ -304,7 +304,7 @@ def test_captive_portal_api_returns_the_remaining_bytes(portal: PortalSite) -> N
             found[:] = [left()]
             return found[0] > 0
 
-        wait_until(is_known, "what is left is known")
+        wait_until(is_known, "the remaining volume is known")
         return found[0]
 
     with portal.throttled(PATHS + VOLUME % "5 GB"):
@@ -315,6 +315,6 @@ def test_captive_portal_api_returns_the_remaining_bytes(portal: PortalSite) -> N
             (own,) = [each for each in found["budgets"] if each["client"] == FIRST]
             assert own["left"] <= before
             # The portal repeats an answer of the last second.
-            wait_until(lambda: 0 < left() <= own["left"], "what is left has become less")
+            wait_until(lambda: 0 < left() <= own["left"], "the remaining volume has shrunk")
     # Only the web server in front of the portal gets an answer.
     assert "captive" not in portal.client.run(curl).stdout

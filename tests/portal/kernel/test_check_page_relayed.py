@@ -43,7 +43,7 @@ def test_page_behind_a_relay_shows_the_relays_connection(make_testbed: Callable[
         assert sum(answer["headline"] == "Multipath TCP with 2 subflows" for answer in answers) >= 6
         with site.throttled(LTE_CAPPED):
             answer = phone.until(
-                lambda answer: any(each["capped"] for each in answer["subflows"]), "the relay's cap is said"
+                lambda answer: any(each["capped"] for each in answer["subflows"]), "the page shows the relay's cap"
             )
             assert {each["address"] for each in answer["subflows"]} == {"10.77.1.2", "10.77.2.2"}
             assert "LTE is held to 5 Mbit/s by rule evening." in answer["lines"]

@@ -176,7 +176,7 @@ def test_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str)
         log = access_log(site)
         return log.count("picture.gif") >= PICTURES if scheme == "http" else f"CONNECT {host}:443" in log
 
-    wait_until(logged, "Squid has logged it")
+    wait_until(logged, "Squid has logged the request")
 
 
 def test_chromium_follows_proxy_pac(site: PortalSite, origin: Origin) -> None:
@@ -237,7 +237,7 @@ def test_check_page_shows_plain_tcp(site: PortalSite) -> None:
         # Defect: the link led to an address of the proxy's host, to which the proxy denies access.
         browser.execute_script("document.querySelector('#systems a').click()")
         wait_until(lambda: browser.current_url == f"{CHECK}use/", "the link is followed", timeout=90)
-        wait_until(lambda: "Set it up" in text_of(browser, "main"), "the steps are there", timeout=90)
+        wait_until(lambda: "Set it up" in text_of(browser, "main"), "the page shows the steps", timeout=90)
         assert shown_code(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
         assert "Get the profile" in str(browser.execute_script("return document.body.textContent"))
         assert_accessible(browser)
@@ -301,7 +301,9 @@ def report(left: str, throttler: str = "answered", transport: str = "multipath")
 def shown_report(browser: Remote, report: dict[str, object]) -> None:
     """Let the page receive *report* twice: at the second time it has finished with the first one."""
     browser.execute_script("window.report = arguments[0]; window.answers = 0", report)
-    wait_until(lambda: browser.execute_script("return window.answers") > 1, "the page has asked", timeout=90)
+    wait_until(
+        lambda: browser.execute_script("return window.answers") > 1, "the page has requested its data", timeout=90
+    )
 
 
 @pytest.mark.nightly
@@ -345,7 +347,7 @@ def test_check_page_reloads_without_scripts(site: PortalSite) -> None:
             return before.read_text().count("GET http://check.mptcp.internal/ ")
 
         first = loads()
-        wait_until(lambda: loads() > first, "it is loaded again", timeout=60)
+        wait_until(lambda: loads() > first, "the page is loaded again", timeout=60)
 
 
 def test_page_of_a_stopped_portal_reloads_until_it_runs(site: PortalSite) -> None:

@@ -110,7 +110,7 @@ def check_page_is_missed(site: Site) -> None:
 
 def wait_for_check_page(client: Connection) -> None:
     """Wait for the check page: the portal may just be starting."""
-    until(lambda: client.get(CHECK)[0] == 200, "the check page is there")
+    until(lambda: client.get(CHECK)[0] == 200, "the check page answers")
 
 
 @contextmanager

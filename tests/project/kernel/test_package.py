@@ -96,7 +96,7 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
     host.sh("rm /etc/mptcp-console/token")
     assert "mptcp-console asks for a token now" in installed(host, later)
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
-    assert all(enabled(host, unit) for unit in UNITS), "what the operator enabled stays so"
+    assert all(enabled(host, unit) for unit in UNITS), "services that the operator enabled stay enabled"
     assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"
     assert host.sh("cat /var/lib/mptcp-throttler/ledger.sqlite", check=True) == ""
 

@@ -202,7 +202,7 @@ def test_package_from_installation_to_purge(
     processes = main_processes(container)
     container.sh(f"apt-get install --yes --quiet -o Dpkg::Options::=--force-confold {second}")
     until(lambda: all(container.active(unit) for unit in UNITS), "all are active after the upgrade")
-    assert not set(main_processes(container)) & set(processes), "all run what was installed"
+    assert not set(main_processes(container)) & set(processes), "all run the installed version"
     assert "# by the operator" in container.sh("cat /etc/mptcp-proxy/squid.conf")
     check_all_services(site)
 
@@ -229,7 +229,7 @@ def test_package_from_installation_to_purge(
     of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
     left = foreign(sorted(container.files() - before - of_others))
     assert [name for name in left if "mptcp" in name or not name.startswith(OTHERS)] == []
-    assert container.sh("find /etc /run -nouser -o -nogroup") == "", "somebody may get the number one day"
+    assert container.sh("find /etc /run -nouser -o -nogroup") == "", "another user may get this number later"
     assert container.sh("stat --format='%U:%G %a' /run/xtables.lock", check=False) in ("", "root:root 600\n")
     assert "mptcp" not in container.sh(
         "cat /etc/passwd /etc/group; systemctl list-unit-files; ls -R /var/lib/systemd /run"
@@ -259,9 +259,9 @@ def test_upgrade_from_an_earlier_package(
             processes = main_processes(container, ENABLED)
             container.sh(f"apt-get install --yes --quiet --allow-downgrades {step}")
             until(lambda: all(container.active(unit) for unit in ENABLED), "both are active after the upgrade")
-            assert not set(main_processes(container, ENABLED)) & set(processes), "both run what was installed"
+            assert not set(main_processes(container, ENABLED)) & set(processes), "both run the installed version"
             assert container.failed() == ""
-        assert metered(container) >= used, "what was used of budgets stays"
+        assert metered(container) >= used, "the used part of budgets stays"
         download_is_throttled(site)
         until(partial(has_metered, container, used + SIZE // 2), "the download counts")
         used = metered(container)

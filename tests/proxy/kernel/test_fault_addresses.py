@@ -52,7 +52,7 @@ def test_frequent_address_changes_reconfigure_squid_less_often(testbed: Testbed)
         node.run(["ip", "addr", "del", address, "dev", "lo"])
         return warning in proxy.process.output()
 
-    wait_until(another, "it is said", timeout=240, process=proxy.process)
+    wait_until(another, "the supervisor logs it", timeout=240, process=proxy.process)
     for _ in range(5):
         another()
     output = proxy.process.output()

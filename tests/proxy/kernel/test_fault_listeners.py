@@ -37,7 +37,7 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[..., Proxy
     def start(*statements: str) -> Proxy:
         proxy = start_proxy(node, configuration(node, "workers 2", *statements))
         wait_until(lambda: listening(node) == 2, "both listen", timeout=GENEROUS, process=proxy.process)
-        wait_until(lambda: status(proxy)[0] != "", "the supervisor knows that it serves", process=proxy.process)
+        wait_until(lambda: status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
         return proxy
 
     return start
@@ -102,7 +102,7 @@ def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, st
         lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )
     expected = f"serving: port {PROXY_PORT} NOT AT ALL"
-    wait_until(lambda: status(proxy)[0] == expected, "the status has it", timeout=GENEROUS, process=proxy.process)
+    wait_until(lambda: status(proxy)[0] == expected, "the status reports it", timeout=GENEROUS, process=proxy.process)
     # The supervisor is about to end; stop it until the doctor has run.
     proxy.process.signal(signal.SIGSTOP)
     port = doctor(node, proxy)[f"port {PROXY_PORT}"]
@@ -120,7 +120,7 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
     require("squid", "gcc")
     node = testbed["proxy"]
     proxy = start_proxy(node, configuration(node, "workers 1"))
-    wait_until(lambda: status(proxy)[0] != "", "the supervisor knows that it serves", process=proxy.process)
+    wait_until(lambda: status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
     begun = time.monotonic()
     dead: set[int] = set()
 
@@ -135,7 +135,7 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
                     dead.add(pid)
         return not proxy.process.running
 
-    wait_until(ended, "it ends", timeout=GENEROUS)
+    wait_until(ended, "the supervisor ends", timeout=GENEROUS)
     assert proxy.process.wait(1) == 1
     assert len(dead) >= FAILURES
     assert f"serving: port {PROXY_PORT} NOT AT ALL" in seen
@@ -153,7 +153,7 @@ def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, sta
         lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )
     shown = f"serving: port {PROXY_PORT} (1 of 2 workers) by Multipath TCP"
-    wait_until(lambda: status(proxy)[0] == shown, "the status has it", timeout=GENEROUS, process=proxy.process)
+    wait_until(lambda: status(proxy)[0] == shown, "the status reports it", timeout=GENEROUS, process=proxy.process)
     assert fetch(testbed["client"], origin.url("file"), proxy.url()).status == 200
     assert proxy.process.output().count(message) == 1
 
@@ -171,7 +171,9 @@ def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start:
         lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )
     shown = f"serving: port {PROXY_PORT} by PLAIN TCP"
-    wait_until(lambda: status(proxy)[0].startswith(shown), "the status has it", timeout=GENEROUS, process=proxy.process)
+    wait_until(
+        lambda: status(proxy)[0].startswith(shown), "the status reports it", timeout=GENEROUS, process=proxy.process
+    )
     assert listening(node) == 2
 
 
@@ -186,7 +188,7 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
     )
     wait_until(
         lambda: [message in trouble for trouble in status(proxy)[1]] == [True],
-        "the status has it",
+        "the status reports it",
         timeout=GENEROUS,
         process=proxy.process,
     )
@@ -194,5 +196,5 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
     assert found["status"] == "warn"
     assert message in found["text"]
     os.kill(victim, signal.SIGCONT)
-    wait_until(lambda: status(proxy)[1] == [], "it is over", timeout=GENEROUS, process=proxy.process)
+    wait_until(lambda: status(proxy)[1] == [], "the problem is over", timeout=GENEROUS, process=proxy.process)
     assert proxy.process.output().count("does not run at all") == 1

@@ -158,7 +158,7 @@ def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed
         assert fetch(client, STATUS, proxy.url()).status == REFUSED
         wait_until(
             lambda: fetch(client, STATUS, proxy.url(), options=claimed).status != NOT_REGISTERED,
-            "the workers are known to the process that collects their pages",
+            "the workers have registered with the coordinator",
             process=proxy.process,
         )
         assert fetch(client, STATUS, proxy.url(), options=claimed).status == (200 if behind else REFUSED)

@@ -86,7 +86,7 @@ def test_library_that_was_not_loaded_is_reported(testbed: Testbed, require: Call
     proxy = start_proxy(node, config, env=None if loads else {"MPTCP_LISTEN_SHIM": str(broken)})
     message = "port 3128 takes plain TCP, not Multipath TCP: clients have one path only"
     if not loads:
-        wait_until(lambda: message in proxy.process.output(), "it says so", process=proxy.process)
+        wait_until(lambda: message in proxy.process.output(), "the supervisor reports it", process=proxy.process)
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
     doctor = node.run(with_mounts(argv, {"/run/mptcpproxy": str(proxy.state)}), check=False, timeout=120)
     found = {finding["check"]: finding["status"] for finding in json.loads(doctor.stdout)}

@@ -64,7 +64,7 @@ def test_unfinished_edit_of_a_list_has_no_effect(
     log = proxy.logs / "cache.log"
     wait_until(lambda: "Reconfiguring Squid Cache" in log.read_text(), "Squid reads it", process=proxy.process)
     assert served() == 200
-    assert workers(proxy.process) == before, "none has ended by it"
+    assert workers(proxy.process) == before, "no worker has ended"
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     wait_until(
@@ -96,5 +96,7 @@ def test_reload_reads_the_list_again_or_names_the_wrong_file(
     listed.write_text("10.77.9.0/24\n")
     proxy.process.signal(signal.SIGHUP)
     wait_until(
-        lambda: fetch(client, origin.url("file"), proxy.url()).status == 403, "it is forbidden", process=proxy.process
+        lambda: fetch(client, origin.url("file"), proxy.url()).status == 403,
+        "the request is forbidden",
+        process=proxy.process,
     )

@@ -212,19 +212,21 @@ def test_dead_parent_is_skipped_and_used_again_when_it_returns(
 
     relayed.parents[0].process.kill_tree()
     # A parent that is dying can break a request, which Squid rightly answers with 502.
-    wait_until(lambda: not tcp_listeners(testbed["proxy"]), "nobody listens", timeout=60)
+    wait_until(lambda: not tcp_listeners(testbed["proxy"]), "no process listens", timeout=60)
     assert [get(relayed, https=https) for https in (False, True)] == [(200, True)] * 2
     relayed.wait_for_served(1, 2)
 
     relayed.parents[1].process.kill_tree()
-    wait_until(lambda: not tcp_listeners(testbed["proxy2"]), "nobody listens", timeout=60)
+    wait_until(lambda: not tcp_listeners(testbed["proxy2"]), "no process listens", timeout=60)
     before = origin.mib()["TcpPassiveOpens"]
     for https in (False, True) * 3:
         assert get(relayed, https=https)[0] in ({503, DEAD} if https else {503})
-    assert origin.mib()["TcpPassiveOpens"] == before, "nothing went past the parents"
+    assert origin.mib()["TcpPassiveOpens"] == before, "no request went past the parents"
 
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "its port is free", timeout=60)
-    wait_until(lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "it is gone", timeout=60)
+    wait_until(
+        lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "the parent is gone", timeout=60
+    )
     start_proxy(testbed["proxy"])
     # A request or Squid's own probe finds the parent again; test_proxy_relay_parents.py tests which comes first.
     wait_until(lambda: get(relayed) == (200, True), "the parent is used again", timeout=120)

@@ -50,11 +50,13 @@ def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., T
     assert relayed.doctor()["parents, to Squid"]["status"] == "warn"
 
     wait_until(lambda: not tcp_listeners(proxy), "its port is free", timeout=60)
-    wait_until(lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "it is gone", timeout=60)
+    wait_until(
+        lambda: pid_in(relayed.parents[0].state / "squid.pid", "squid") is None, "the parent is gone", timeout=60
+    )
     before = proxy.mib()["MPTcpExtMPCapableSYNRX"]
     start_proxy(proxy)
     wait_for_message(relayed, BACK, "proxy")
-    assert proxy.mib()["MPTcpExtMPCapableSYNRX"] > before, "it is tried as it is used"
+    assert proxy.mib()["MPTcpExtMPCapableSYNRX"] > before, "the parent is tried in the same way as it is used"
     for https in (False, True) * workers:
         assert get(relayed, https=https) == (200, True)
     assert relayed.doctor()["parents, to Squid"]["status"] == "ok"

@@ -50,7 +50,7 @@ def test_requests_succeed_while_the_first_uplink_is_silent(make_testbed: Callabl
         with silent(relayed.testbed["core"], "eth0"):
             wait_until(served, "requests are answered by the other one")
             assert verdicts() == {"eth0": "no answer", "wlan0": "good"}
-        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "it is back")
+        wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "the uplink is back")
         assert served()
         with relayed.carried() as octets:
             assert served()

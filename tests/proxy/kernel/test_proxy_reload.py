@@ -83,7 +83,7 @@ def test_accepted_reload_lets_a_download_finish(testbed: Testbed, origin: Origin
 
     configuration(node, "http_port 3129", "acl more port 80", f"tcp_outgoing_address {node.address('wan0')}")
     proxy.process.signal(signal.SIGHUP)
-    wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "the new port is there", process=proxy.process)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "the new port is open", process=proxy.process)
     download.finish()
     assert (squid(proxy.process), *workers(proxy.process)) == before
     on_new_port = proxy.url().replace("3128", "3129")

@@ -68,4 +68,4 @@ def test_relay_reaches_its_parent_by_tls(make_testbed: Callable[..., Testbed], r
         answer = fetch(testbed["client"], url, relay.url(), tunnel=tunnel)
         assert (answer.status, answer.sha256) == (200, origin.digests["file"])
     counted = node.run(["nstat", "-asz", "MPTcpExtMPCapableSYNACKRX"]).stdout.splitlines()[-1].split()
-    assert int(counted[1]) >= 2, "Multipath TCP is what the parent was reached by"
+    assert int(counted[1]) >= 2, "the parent was reached by Multipath TCP"

@@ -79,7 +79,7 @@ def wait_until_download_goes_on(client: LiveNode, process: Process) -> None:
     """Wait until the download has received another megabyte."""
     before = client.interface_bytes("eth0").received
     wait_until(
-        lambda: client.interface_bytes("eth0").received > before + 1_000_000, "the download goes on", process=process
+        lambda: client.interface_bytes("eth0").received > before + 1_000_000, "the download continues", process=process
     )
 
 

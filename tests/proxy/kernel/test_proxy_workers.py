@@ -214,10 +214,12 @@ def test_reload_does_not_change_the_number_of_workers(testbed: Testbed, require:
     configuration(node, "workers 1")
     started.process.signal(signal.SIGHUP)
     message = "workers 1: not before the next start; until then 2"
-    wait_until(lambda: message in started.process.output(), "it says so", process=started.process)
+    wait_until(lambda: message in started.process.output(), "the supervisor reports it", process=started.process)
     before = workers(started.process)
     os.kill(before[-1], signal.SIGKILL)
-    wait_until(lambda: len(after := workers(started.process)) == len(before) and after != before, "all are there again")
+    wait_until(
+        lambda: len(after := workers(started.process)) == len(before) and after != before, "all workers exist again"
+    )
     wait_until(lambda: len(listening(node)) == 2, "both listen again", process=started.process)
 
 
@@ -231,7 +233,7 @@ def test_reload_refuses_features_that_workers_cannot_share(testbed: Testbed, req
     configuration(node, "delay_pools 1", "workers 1")
     started.process.signal(signal.SIGHUP)
     message = "delay_pools 1: each of the 2 workers would have it for itself; restart the proxy"
-    wait_until(lambda: message in started.process.output(), "it says so", process=started.process)
+    wait_until(lambda: message in started.process.output(), "the supervisor reports it", process=started.process)
     assert "reload refused" in started.process.output()
     assert (started.state / "squid.conf").read_bytes() == before
     assert len(listening(node)) == 2

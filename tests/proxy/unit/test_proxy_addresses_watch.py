@@ -143,7 +143,7 @@ def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.Mo
     host.watch.changed()
     host.until(1330.0)
     assert host.trials == trials + 2, (
-        "the new address, and ten seconds later the old one: what was found then counts no more"
+        "the new address, and ten seconds later the old one: the earlier outcome no longer counts"
     )
 
 

@@ -217,7 +217,9 @@ def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> Non
         for each in others:
             each.join(60)
         signal.signal(signal.SIGHUP, before)
-    assert stat.S_IMODE(places.reload_lock.stat().st_mode) == 0o600, "who could open it could keep all from reloading"
+    assert stat.S_IMODE(places.reload_lock.stat().st_mode) == 0o600, (
+        "a process that can open the file could block all reloads"
+    )
     assert outcomes == {
         "first": "reload refused, the old settings stay in force: squid.conf:3: wrong",
         "second": "in force",
@@ -231,7 +233,7 @@ def test_reload_without_a_running_proxy_is_an_error(capsys: pytest.CaptureFixtur
 
 def test_reload_without_permission_is_an_error(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     Reported(places)
-    assert stat.S_IMODE(places.reloads.stat().st_mode) == 0o600, "what was refused is nobody else's business"
+    assert stat.S_IMODE(places.reloads.stat().st_mode) == 0o600, "other users must not read the reason of a refusal"
 
     def refused(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))

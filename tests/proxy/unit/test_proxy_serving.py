@@ -94,7 +94,7 @@ def test_reload_that_begins_late_has_its_full_time() -> None:
     judge = Judge(0.0)
     judge.looked(GOOD, True, 0.0)
     judge.expect_change(50.0)
-    assert judge.looked(GOOD, True, 51.0), "these were the old ones"
+    assert judge.looked(GOOD, True, 51.0), "these were the old listeners"
     assert not judge.looked(NONE, True, 61.0)
     assert not judge.looked(NONE, True, 50.0 + CHANGING - 1)
     assert judge.looked(NONE, True, 50.0 + CHANGING)

@@ -328,7 +328,9 @@ def test_port_statement_without_room_for_added_options_is_refused(tmp_path: Path
         checked = check(write(tmp_path, main=f"http_port 3128 {'x' * length}\n"), "n", None)
         assert len([each for each in checked.problems if "two for Squid" in each.text]) == problems
     checked = check(write(tmp_path, main=f"http_port \\\n3128 {'x' * 8000} \\\n{'y' * 8170}\n"), "n", None)
-    assert not [each for each in checked.problems if "two for Squid" in each.text], "one on several lines has room"
+    assert not [each for each in checked.problems if "two for Squid" in each.text], (
+        "a statement on several lines has room"
+    )
 
 
 WORDS = st.lists(st.sampled_from(["a", "10.0.0.0/8", "#", "#b", "\\", "x" * 3000, "ü" * 900]), min_size=1, max_size=30)

@@ -60,7 +60,7 @@ def test_outcome_is_known_if_another_caller_reaps_the_process() -> None:
         reap(squid=0)
         return before.issuperset(children(os.getpid()))
 
-    wait_until(collected, "another one has collected it")
+    wait_until(collected, "another caller has reaped the process")
     assert outcome(trial) == "Squid would end at Bungled"
 
 

@@ -204,7 +204,7 @@ def test_default_is_one_worker_without_room_for_shared_memory() -> None:
 
 def test_free_shared_memory_is_measured(tmp_path: Path) -> None:
     assert shared_memory("n", tmp_path / "nowhere") == 0
-    assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system that states no limit has none"
+    assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system without a stated limit has none"
     free = os.statvfs(tmp_path)
     assert shared_memory("n", tmp_path) == pytest.approx(free.f_bavail * free.f_frsize, rel=0.1)
     assert shared_memory("n") > LEAST_SHARED

@@ -223,7 +223,7 @@ def test_packet_size_of_each_path_is_found(site: Site) -> None:
     for node in (site.relay, site.proxy):
         node.run(["ip", "link", "set", "u1", "mtu", "1430"])
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
-        wait_until(lambda: [each["mtu"] for each in site.paths(site.relay)] == [1500, 1420], "both are known")
+        wait_until(lambda: [each["mtu"] for each in site.paths(site.relay)] == [1500, 1420], "both paths are known")
     for node in (site.relay, site.proxy):
         node.run(["ip", "link", "set", "u1", "mtu", "1500"])
 
@@ -275,7 +275,7 @@ def test_daemon_restores_rules_routes_and_filters(site: Site) -> None:
         site.relay.run(["sh", "-c", "nft delete table inet mptcp_tunnel || iptables -t raw -F PREROUTING"])
         (number,) = re.findall(r"^\s*7712\s+(\d+)", site.relay.run(["cat", QUEUES]).stdout, re.M)
         os.kill(int(number), signal.SIGKILL)
-        wait_until(lambda: differences(before, kernel_state(site.relay)) == [], "all is there again", timeout=30)
+        wait_until(lambda: differences(before, kernel_state(site.relay)) == [], "all objects exist again", timeout=30)
         wait_until(lambda: "7712" in site.relay.run(["cat", QUEUES]).stdout, "so is the resequencer", timeout=30)
         assert site.exchange(200) >= 195
         assert site.queued(site.relay) > 0
@@ -288,9 +288,9 @@ def test_silent_path_is_unused_until_it_answers_again(site: Site) -> None:
     with site.proxy.running(echo), connected_daemons(site):
         site.exchange(20)
         with site.proxy.link_down("u1"):
-            wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "it is silent")
+            wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "the path is silent")
             assert site.exchange(200) >= 195
-        wait_until(lambda: site.alive(site.relay) == [True, True], "it is back", timeout=5)
+        wait_until(lambda: site.alive(site.relay) == [True, True], "the path is back", timeout=5)
 
 
 def test_dead_path_stays_unused_when_the_other_falls_silent(site: Site) -> None:
@@ -303,7 +303,7 @@ def test_dead_path_stays_unused_when_the_other_falls_silent(site: Site) -> None:
         connected_daemons(site) as (relay, _),
         site.proxy.link_down("u1"),
     ):
-        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "it is silent")
+        wait_until(lambda: site.alive(site.relay) == site.alive(site.proxy) == [True, False], "the path is silent")
         relay.kill()
         wait_until(lambda: site.paths(site.proxy)[0]["silent_s"] > 6, "the other is silent for long")
         before = [each["packets_sent"] for each in site.paths(site.proxy)]
@@ -318,11 +318,11 @@ def test_uplink_is_used_again_after_it_returns_as_a_new_device(site: Site) -> No
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         site.exchange(20)
         unlink(site.relay, 1)
-        wait_until(lambda: "not there" in site.paths(site.relay)[1]["trouble"], "the relay misses it")
-        wait_until(lambda: sum(site.alive(site.proxy)) == 1, "the proxy has left it")
+        wait_until(lambda: "not there" in site.paths(site.relay)[1]["trouble"], "the relay reports the missing uplink")
+        wait_until(lambda: sum(site.alive(site.proxy)) == 1, "the proxy has stopped using the path")
         assert site.exchange(100) >= 98
         link(site.relay, site.proxy, 1, host=7)
-        wait_until(lambda: site.alive(site.relay) == [True, True], "it is back")
+        wait_until(lambda: site.alive(site.relay) == [True, True], "the path is back")
         wait_until(lambda: site.paths(site.proxy)[-1]["remote"] == "10.93.1.7", "the proxy knows where")
         before = [each["packets_sent"] for each in site.paths(site.proxy)]
         assert site.exchange(200) >= 195
@@ -450,7 +450,7 @@ def test_old_queued_probes_are_not_answered(site: Site) -> None:
             for _ in range(50):
                 copier.sendto(payload, (PEER, PORT))
             time.sleep(1)  # The messages wait at least this long
-            wait_until(lambda: site.alive(site.relay) == [False, False], "the relay says that it hears nobody")
+            wait_until(lambda: site.alive(site.relay) == [False, False], "the relay reports that no end answers")
             proxy.signal(signal.SIGCONT)
             wait_until(lambda: site.alive(site.relay) == [True, True], "the paths live")
             copier.sendto(payload, (PEER, PORT))
@@ -497,7 +497,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                 site.exchange(20)
                 waited = tap.read(64)
                 stamps = [each.came for each in waited]
-                assert stamps == sorted(set(stamps)), "each has the time at which it came, none that of reading"
+                assert stamps == sorted(set(stamps)), "each message has its time of arrival, not of reading"
                 for _, payload, _ in waited:
                     copied += 1
                     for _ in range(3):
@@ -516,7 +516,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                     while True:
                         answered[each] += len(each.recv(2048))
                 assert answered[each] <= sent[each], "no address gets more than was sent in its name"
-        assert answered[hears] > 0, "what was copied is true"
+        assert answered[hears] > 0, "the copied messages were valid"
         assert [each["remote"] for each in site.paths(site.proxy)] == before
         assert site.alive(site.relay) == site.alive(site.proxy) == [True, True]
 
@@ -642,4 +642,4 @@ def test_small_and_expedited_packets_are_duplicated(site: Site) -> None:
                 here.sendto(packet, (PEER, PORT))
             assert sorted(received(there, 50 * copies)) == sorted(packets * copies)
             if copies == 2:
-                wait_until(lambda: min(map(sub, sent(site), before)) >= 50, "one goes by each path")  # noqa: B023
+                wait_until(lambda: min(map(sub, sent(site), before)) >= 50, "each path carries one")  # noqa: B023

@@ -181,7 +181,9 @@ def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
     paths.now -= IDLE_PROBE // 2
     paths.exchange()
     paths.relay.count([PathCounters(2, 100, 0, 0)], paths.now + 60 * SECOND)
-    assert paths.relay.used(paths.now + 60 * SECOND, there) == [True, False], "it was to be heard often then"
+    assert paths.relay.used(paths.now + 60 * SECOND, there) == [True, False], (
+        "messages were expected often at that time"
+    )
     paths.dead = set()
     paths.exchange()
     assert paths.relay.used(paths.now + 200 * MS, there) == [True, True]
@@ -242,7 +244,7 @@ def test_true_address_is_proven_despite_copied_probes() -> None:
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
         copies = [ends.at_proxy(probe, ATTACKER._replace(port=port), 25 * MS) for port in range(1, 1000)]
         assert not any(redirected for _, redirected in copies)
-        assert sum(copied is not None for copied, _ in copies) <= UNPROVEN, "a victim gets so many, no more"
+        assert sum(copied is not None for copied, _ in copies) <= UNPROVEN, "a victim gets no more than this number"
     assert ends.proxy.paths[0].remote == other
 
 
@@ -259,7 +261,7 @@ def test_size_search_does_not_change_the_delay_of_a_path() -> None:
                 answer, _ = ends.at_proxy(message, RELAY, (20 + longer) * MS)
                 assert answer is not None
                 ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * longer) * MS)
-        assert ends.proxy.paths[0].estimator.queue == 0, "nor is the queue of the way back"
+        assert ends.proxy.paths[0].estimator.queue == 0, "the queue of the reverse direction does not count either"
     assert ends.relay.paths[0].sizes.largest == 1440
     assert ends.relay.paths[0].estimator.queue == 0
 
