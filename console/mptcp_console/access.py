@@ -43,7 +43,7 @@ class Token:
     def is_shown_by(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(errors="replace"), self._text)
 
-    def is_borne_by(self, authorization: str) -> bool:
+    def is_in_header(self, authorization: str) -> bool:
         """Tell whether the header ``Authorization`` has the token."""
         scheme, _, text = authorization.partition(" ")
         return scheme.lower() == "bearer" and self.is_shown_by(text.strip())

@@ -30,7 +30,7 @@ from mptcp_console.overviews import whole
 from mptcp_console.protection import Protection
 from mptcp_console.rates import columns
 from mptcp_console.settings import Settings
-from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, what_is_wrong
+from mptcp_console.watch import MOST_WATCHERS, TooMany, Watch, state_of_error
 
 STATIC: Final = Path(__file__).parent / "static"
 DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
@@ -114,7 +114,7 @@ class Console:
             except (Busy, TooMany):
                 return _error(503, "too many ask at once; it is tried again", {"Retry-After": "2"})
             except OSError as error:
-                return _error(503, what_is_wrong(error, self._settings.status_socket)[1], {"Retry-After": "2"})
+                return _error(503, state_of_error(error, self._settings.status_socket)[1], {"Retry-After": "2"})
 
         return careful
 
@@ -177,25 +177,25 @@ class Console:
         return FileResponse(file, media_type="text/plain; charset=utf-8")
 
     async def _clients(self, request: Request) -> Response:
-        return await self._asked(questions.clients(request.query_params))
+        return await self._answer_to(questions.clients(request.query_params))
 
     async def _connections(self, request: Request) -> Response:
-        return await self._asked(questions.connections(request.query_params))
+        return await self._answer_to(questions.connections(request.query_params))
 
     async def _explain(self, request: Request) -> Response:
-        return await self._asked(questions.explain(request.query_params))
+        return await self._answer_to(questions.explain(request.query_params))
 
     async def _policy_text(self, _: Request) -> Response:
-        return await self._asked(questions.POLICY_TEXT)
+        return await self._answer_to(questions.POLICY_TEXT)
 
     async def _what_if(self, request: Request) -> Response:
         try:
             document = json.loads(await _body(request, LARGEST_BODY))
         except (ValueError, RecursionError):  # RecursionError: lists nested thousands deep
             raise questions.Wrong('the body is not JSON; send {"policy": "TEXT"}') from None
-        return await self._asked(questions.what_if(document))
+        return await self._answer_to(questions.what_if(document))
 
-    async def _asked(self, question: Mapping[str, object]) -> Response:
+    async def _answer_to(self, question: Mapping[str, object]) -> Response:
         answer = await self._lane.ask(question)
         refusal = questions.refusal(answer)
         return _json(answer) if refusal is None else _error(422, refusal)

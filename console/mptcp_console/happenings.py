@@ -155,9 +155,9 @@ class Happenings:
         """Remove dropped events from the order of times. Many are removed at once, because removing one takes as
         long."""
         if len(self._by_time) - len(self._events) > _MOST_GONE:
-            self._by_time = self._those_left(self._by_time)
+            self._by_time = self._without_dropped(self._by_time)
 
-    def _those_left(self, events: list[Happening]) -> list[Happening]:
+    def _without_dropped(self, events: list[Happening]) -> list[Happening]:
         oldest = self._events[0].serial if self._events else self.serial + 1
         return [each for each in events if each.serial >= oldest]
 
@@ -168,7 +168,7 @@ class Happenings:
         """
         begin = 0 if wanted.first is None else bisect_left(self._by_time, wanted.first, key=_TIME)
         end = len(self._by_time) if wanted.last is None else bisect_right(self._by_time, wanted.last, key=_TIME)
-        found = wanted.of(self._those_left(self._by_time[begin:end]))
+        found = wanted.of(self._without_dropped(self._by_time[begin:end]))
         at = bisect_left(found, time, key=_TIME)
         around = found[max(0, at - limit) : at + limit]
         nearest = heapq.nsmallest(limit, around, key=lambda event: abs(event.time - time))

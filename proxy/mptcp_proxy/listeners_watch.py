@@ -93,7 +93,7 @@ class ListenersWatch:
         if seen is None:
             if not self._judge.blind(now):
                 return None
-            self._reported.nobody_can_see()
+            self._reported.listeners_unseen()
             return BLIND
         if not self._judge.looked(seen, self._all_there(kids), now):
             return None

@@ -36,7 +36,7 @@ from .addresses_watch import AddressesWatch
 from .configuration.check import Checked, check
 from .configuration.complaints import waits_for_names
 from .configuration.workers import not_by_reload
-from .installation import install, install_library, make_directories, remove_what_workers_shared, write
+from .installation import install, install_library, make_directories, remove_shared_files, write
 from .listeners_watch import ListenersWatch
 from .listening import listening_now, taken_by
 from .log_files import Logs
@@ -125,7 +125,7 @@ def run(
     try:
         make_directories(places, checked)
         # Remove files of these names, even if another user made them, because they would keep Squid from starting.
-        remove_what_workers_shared(places)
+        remove_shared_files(places)
         names = shim.needed(shim.left_out(turns, without))
         libraries = [install_library(places, shim.library(name)) for name in names]
         prefixes = local_prefixes()
@@ -285,7 +285,7 @@ class _Supervisor:
 
     def _tidy(self) -> None:
         try:
-            remove_what_workers_shared(self._places)
+            remove_shared_files(self._places)
         except OSError as error:
             say(f"what Squid's workers shared stays behind: {reason(error)}", WARNING)
 

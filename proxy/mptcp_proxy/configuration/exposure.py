@@ -91,30 +91,30 @@ class _Rules:
 
     def lets_in(self, request: _Request) -> Statement | None:
         """Return the first rule that may let clients on other hosts make *request*, if any."""
-        asked = self._asked(request)
+        judge = self._judge(request)
         for rule, names in self._rules:
             if rule.words[1] == "allow":
-                if not any(asked.holds(name) is False for name in names):
+                if not any(judge.holds(name) is False for name in names):
                     return rule
             elif rule.applies is True:
-                denied = Addresses.common(asked.denied(name) for name in names)
+                denied = Addresses.common(judge.denied(name) for name in names)
                 if request.to is None and denied:
                     return None
                 if request.to is not None and denied:
                     request = replace(request, to=request.to - denied)
                     if not request.to:
                         return None
-                    asked = self._asked(request)
+                    judge = self._judge(request)
         return None
 
     def is_for_this_host(self, rule: Statement) -> bool:
         return any(_on_this_host(self._lists, name) for name in names_of(rule))
 
-    def _asked(self, request: _Request) -> _Asked:
-        return _Asked(self._lists, self._elsewhere, self._by_name, self.believed is not None, request)
+    def _judge(self, request: _Request) -> _NameJudge:
+        return _NameJudge(self._lists, self._elsewhere, self._by_name, self.believed is not None, request)
 
 
-class _Asked:
+class _NameJudge:
     """Decides which names hold for one request."""
 
     def __init__(

@@ -50,7 +50,7 @@ class Workers:
         return f"{text} ({self.reason})" if self.reason else text
 
 
-def of_processes_alone(directives: Sequence[Statement]) -> Statement | None:
+def separate_in_processes(directives: Sequence[Statement]) -> Statement | None:
     """Return the first statement whose meaning changes with several workers (Squid's documentation, "SMP")."""
     own = _own_files(directives)
     if own is not None:
@@ -82,7 +82,7 @@ def wanted(directives: Sequence[Statement], role: Role, processors: int, shared_
     """Return the workers that *directives* request on a host with this many usable *processors*. *shared_memory*: free
     bytes of shared memory, 0 if it is not writable. An invalid number gives 1 (``worker_problems`` reports it)."""
     stated = last(directives, DIRECTIVE)
-    alone = of_processes_alone(directives)
+    alone = separate_in_processes(directives)
     if stated is not None:
         return Workers(_number(stated) or 1, alone=alone)
     if role is Role.RELAY:

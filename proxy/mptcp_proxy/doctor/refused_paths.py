@@ -32,7 +32,7 @@ def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> It
     found = list(prefixes(policy))
     if let_in is None or not found:
         return
-    refused = [(path, prefix) for path, prefix in found if not _may_come(prefix, let_in)]
+    refused = [(path, prefix) for path, prefix in found if not _is_allowed(prefix, let_in)]
     if not refused:
         yield ok(_CHECK, f"{file} lets in clients of each path of the policy")
         return
@@ -48,7 +48,7 @@ def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> It
     )
 
 
-def _may_come(prefix: str, let_in: Addresses) -> bool:
+def _is_allowed(prefix: str, let_in: Addresses) -> bool:
     try:
         return bool(Addresses.of(prefix) & let_in)
     except ValueError:

@@ -46,7 +46,7 @@ class Site:
         return sum(each["query"] == query for each in list(self.world.queries))
 
     def write(self, field: str, text: str) -> None:
-        """Write into a field and pause, as somebody who types does."""
+        """Write into a field and pause, as a person who types does."""
         self.browser.run(
             "const field = document.querySelector(arguments[0]); field.value = arguments[1];"
             "field.dispatchEvent(new Event('input', {bubbles: true}))",

@@ -85,7 +85,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
 
 @pytest.mark.nightly
 def test_graph_table_keeps_its_rows_when_updated(site: Site) -> None:
-    """Defect: the table was rebuilt each second, so that nobody could select text or read on."""
+    """Defect: the table was rebuilt each second, so that it was impossible to select text or to read on."""
     site.open()
     site.choose(3600)
     site.browser.find("#as-table summary").click()

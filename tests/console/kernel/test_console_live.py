@@ -49,14 +49,14 @@ UNCAPPED = PATHS + "rules: []\n"
 CAPPED = PATHS + "rules:\n  - {name: spare-ethernet, paths: [ethernet], guard: false, throttle: {rate: 5 Mbit/s}}\n"
 NOBODY = 65534
 STATUS_GROUP = 54321
-"""A group that nobody has, in place of the throttler's group."""
+"""A group that no user has, in place of the throttler's group."""
 ROUNDS = 5
 ATTEMPTS = 3
 PROMISED_SECONDS = 1.0
-"""Seconds within which the console must show a cap, and between its questions while somebody watches.
+"""Seconds within which the console must show a cap, and between its questions while a browser watches.
 
 A busy machine may take longer, in proportion to the time that programs wait for a processor. The result must stay below
-the interval that the console uses when nobody watches.
+the interval that the console uses when no browser watches.
 """
 CARRIED = 100_000
 """Bytes over a path that show that a download goes on."""

@@ -29,8 +29,8 @@ def test_token_problem_names_what_is_wrong(text: str, words: str) -> None:
 
 def test_authorization_header_must_carry_the_exact_token() -> None:
     token = Token(TEXT)
-    assert token.is_borne_by(f"Bearer {TEXT}")
-    assert token.is_borne_by(f"bearer {TEXT}")
+    assert token.is_in_header(f"Bearer {TEXT}")
+    assert token.is_in_header(f"bearer {TEXT}")
     for other in (
         "",
         "Bearer",
@@ -40,7 +40,7 @@ def test_authorization_header_must_carry_the_exact_token() -> None:
         f"Bearer {TEXT.upper()}",
         "Bearer ü",
     ):
-        assert not token.is_borne_by(other), other
+        assert not token.is_in_header(other), other
 
 
 def test_cookie_is_valid_only_in_its_time_and_for_its_token() -> None:
@@ -64,7 +64,7 @@ def test_cookie_with_a_changed_expiry_is_invalid() -> None:
 def test_arbitrary_text_is_neither_token_nor_cookie(text: str) -> None:
     token = Token(TEXT)
     assert not token.is_shown_by(text)
-    assert not token.is_borne_by(text)
+    assert not token.is_in_header(text)
     assert not token.is_cookie(text, NOW)
 
 

@@ -119,5 +119,5 @@ def test_anything_with_a_name_of_shared_memory_is_removed(tmp_path: Path, monkey
     others = tmp_path / "n2-cf__metadata.shm"
     others.touch()
     (tmp_path / "n-link.ipc").symlink_to(others)
-    installation.remove_what_workers_shared(Places("n"))
+    installation.remove_shared_files(Places("n"))
     assert list(tmp_path.iterdir()) == [others]

@@ -78,7 +78,7 @@ OPEN = [
     ["acl odd src 001.0.0.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 0x0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src localhost/1", "http_access allow odd", "http_access deny all"],
-    # Squid applies the mask from the wrong end, so that it matches everybody.
+    # Squid applies the mask from the wrong end, so that it matches all clients.
     ["acl odd src ::ffff:10.0.0.0/104", "http_access allow odd", "http_access deny all"],
     # A number that wraps around to 128.0.0.0; a non-digit, so that the earlier mask continues (/3); IPv4 within IPv6.
     ["acl odd src 0.0.0.0/2147483648", "http_access allow odd", "http_access deny all"],
@@ -109,7 +109,7 @@ OPEN = [
     ["if 99999999999999999999 = 9223372036854775807", "http_access allow all", "endif", "http_access deny all"],
     # Squid cuts a line at the first carriage return.
     ["http_access allow all\r!all", "http_access deny all"],
-    # Squid does not take a Unicode blank for white space: one of these two ACLs matches everybody.
+    # Squid does not take a Unicode blank for white space: one of these two ACLs matches all clients.
     ["acl a\u00a0b src all", "acl a src 10.0.0.0/8", "http_access allow a\u00a0b"],
     # Squid drops a value that overlaps an earlier one: in the first case all, in the second all except 192.0.2.1.
     ["acl few src 192.0.2.1 all", "http_access deny few", "http_access allow all"],

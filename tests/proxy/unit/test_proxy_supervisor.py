@@ -271,7 +271,7 @@ def test_congestion_control_is_loaded_before_squid_starts(tmp_path: Path, monkey
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: good)
-    for each in ("make_directories", "install", "remove_what_workers_shared"):
+    for each in ("make_directories", "install", "remove_shared_files"):
         monkeypatch.setattr(f"mptcp_proxy.supervisor.{each}", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.install_library", lambda *_: tmp_path / "library.so")
     monkeypatch.setattr("mptcp_proxy.supervisor.shim.library", lambda name: tmp_path / "library.so")

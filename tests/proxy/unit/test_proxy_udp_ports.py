@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check of who may query Squid by SNMP, ICP and HTCP."""
+"""Tests for the check of which clients may query Squid by SNMP, ICP and HTCP."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_rule_that_lets_all_clients_query_is_a_warning(directive: str) -> None:
     (line,) = warnings(port, f"{directive} allow all")
     assert line.startswith(f"squid.conf:5: warning: {directive} allow all: 100 % of the Internet's IPv4 addresses may ")
     assert words in line
-    # Here all rules together allow everybody; or the implicit opposite of the last rule does.
+    # Here all rules together allow all clients, or the implicit opposite of the last rule does.
     assert len(warnings(port, *HALVES, f"{directive} allow a", f"{directive} allow b", f"{directive} deny all")) == 1
     assert len(warnings(port, f"{directive} deny own")) == 1
 
