@@ -112,7 +112,7 @@ def name_of(feature: str) -> str:
 
 
 def what_works(backend: str) -> str:
-    """Return what works of the working *backend*, in words."""
+    """Return a text about the parts of the working *backend*."""
     return _FEATURES[backend].works
 
 
@@ -154,7 +154,7 @@ def first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
 
 
 def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
-    """Return what is missing for the capture; without it, the throttler does not start."""
+    """Return the missing requirement of the capture; without it, the throttler does not start."""
     if first(PCAP, loads):
         return None
     return Lack(
@@ -165,7 +165,8 @@ def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
 
 
 def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
-    """Return what is missing of netfilter. Uploads need it, and without legacy iptables everything does."""
+    """Return the missing requirement of netfilter, which uploads need; without legacy iptables, downloads need it,
+    too."""
     if first(NFTABLES, loads):
         return None
     return Lack(
@@ -176,7 +177,8 @@ def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
 
 
 def lack_of_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> Lack | None:
-    """Return what the throttler's programs lack. *release*: the kernel's; *has_types*: ``KERNEL_TYPES`` exists."""
+    """Return the missing requirement of the throttler's programs. *release*: the kernel's; *has_types*:
+    ``KERNEL_TYPES`` exists."""
     if first(BPF, loads) is None:
         return Lack(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
     if _version(release) >= _OLDEST_FOR_BPF and has_types:
