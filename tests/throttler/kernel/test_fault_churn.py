@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which subflows join and leave a connection at a high rate: the throttler misses none and forgets all."""
+"""Tests in which subflows join and leave a connection at a high rate: the throttler caps each and keeps no state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECONDS = 15.0
 ADDRESSES = [f"10.77.2.{last}" for last in range(100, 104)]
 """Addresses that are added as endpoints of the client's path manager, and deleted, all together. The path manager has
 at most 8 endpoints, four of which stay."""
-THEIRS = "10.77.2.100/30"
+ENDPOINT_NETWORK = "10.77.2.100/30"
 """These four addresses as one network."""
 PAUSE = 0.02
 """Seconds for the handshakes of the joins."""
@@ -74,19 +74,19 @@ def subflows(site: Site) -> set[str]:
     return {f"{address.strip('[]').removeprefix('::ffff:')} {port}" for address, _, port in ends}
 
 
-def has_left(site: Site) -> bool:
+def changing_subflows_are_gone(site: Site) -> bool:
     """End the client's sockets at the changing addresses. Return whether the proxy has no subflow from them.
 
     If a join and the deletion of its endpoint happen at the same time in the client's kernel, the subflow might stay at
     both ends. This was never seen, and the throttler could not prevent it.
     """
-    site.client.run(["ss", "-KtnH", "src", THEIRS, "dport", "=", ":3128"])
+    site.client.run(["ss", "-KtnH", "src", ENDPOINT_NETWORK, "dport", "=", ":3128"])
     return not any(end.split()[0] in ADDRESSES for end in subflows(site))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["iptables", "nftables"])
-def test_none_is_missed_and_nothing_is_kept(
+def test_each_join_is_capped_and_no_state_is_left(
     backend: str, make_module_testbed: Callable[..., Testbed], require: Any
 ) -> None:
     require("bpf-pacing")
@@ -135,7 +135,7 @@ def test_none_is_missed_and_nothing_is_kept(
                 time.sleep(PAUSE)
             endpoints.end()
             try:
-                until(lambda: has_left(site), timeout=GENEROUS)
+                until(lambda: changing_subflows_are_gone(site), timeout=GENEROUS)
                 until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
             except AssertionError as late:
                 # Show the sockets of both kernels, so that the log tells which end is at fault.

@@ -26,7 +26,7 @@ NOW = 1_795_000_000.0
 
 
 @pytest.mark.parametrize("backend", ["iptables", "nftables"])
-def test_the_printed_commands_make_the_desired_state(
+def test_commands_printed_by_plan_make_the_daemons_state(
     testbed: Testbed, tmp_path: Path, require: object, backend: str
 ) -> None:
     require("htb", *(["ipset", "iptables-legacy"] if backend == "iptables" else ["nftables"]))  # type: ignore[operator]

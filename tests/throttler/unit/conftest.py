@@ -26,8 +26,8 @@ def host() -> Host:
 
 
 @pytest.fixture
-def collected_by_hand() -> Iterator[None]:
-    """Switch off the automatic garbage collector, as in the daemon.
+def manual_collection() -> Iterator[None]:
+    """Switch the automatic garbage collector off, as in the daemon.
 
     Objects from before the test are excluded from collection.
     """

@@ -21,7 +21,7 @@ from mptcp_throttler.kernel import feature_probe
         (False, set(), ["nftables", "auto"]),
     ],
 )
-def test_no_module_of_iptables_is_loaded_where_nftables_works(
+def test_iptables_module_is_not_loaded_if_nftables_works(
     loaded: bool, works: set[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the check loaded the module, the daemon would choose iptables at its next start.

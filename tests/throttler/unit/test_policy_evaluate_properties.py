@@ -149,7 +149,7 @@ INSTANTS = st.integers(0, 7 * 24 * 4).map(lambda quarters: NOW + quarters * 900.
 
 @settings(max_examples=examples(600), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
-def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Connection, now: float) -> None:
+def test_verdicts_equal_those_of_the_plain_implementation(subject: Policy, whole: Connection, now: float) -> None:
     verdicts = evaluate(subject, whole, now)
     active = whole.subflows
     assert [verdict.four_tuple for verdict in verdicts] == [each.four_tuple for each in active]
@@ -177,8 +177,8 @@ def test_the_verdicts_are_those_of_the_plain_reading(subject: Policy, whole: Con
 
 @settings(max_examples=examples(300), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
-def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy, whole: Connection, now: float) -> None:
-    """The guarantee of lift_last: beside a capped subflow, there is always a usable one on another path."""
+def test_usable_capped_subflow_always_has_another_usable_path(subject: Policy, whole: Connection, now: float) -> None:
+    """The guarantee of lift_last: if a usable subflow is capped, a usable subflow exists on another path."""
     subject = replace(subject, rules=[replace(rule, lift_last=True) for rule in subject.rules])
     capped = {verdict.four_tuple for verdict in evaluate(subject, whole, now) if verdict.scope is not None}
     usable = [each for each in whole.subflows if not each.backup] or whole.subflows
@@ -189,7 +189,7 @@ def test_a_connection_is_never_left_with_a_capped_subflow_alone(subject: Policy,
 
 @settings(max_examples=examples(150), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS, st.randoms(use_true_random=False))
-def test_a_verdict_does_not_depend_on_the_order_of_subflows(
+def test_verdicts_do_not_depend_on_the_order_of_subflows(
     subject: Policy, whole: Connection, now: float, random: Random
 ) -> None:
     shuffled = list(whole.subflows)
