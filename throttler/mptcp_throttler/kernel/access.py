@@ -42,7 +42,7 @@ def _class_counters(settings: Settings, direction: Direction) -> Mapping[int, Cl
 
 @dataclass(frozen=True, slots=True)
 class KernelAccess:
-    """How each part is opened. All raise KernelError if the kernel refuses, except ``prefer_event_loop``."""
+    """The functions that open each part. All raise KernelError if the kernel refuses, except ``prefer_event_loop``."""
 
     traffic_control: Callable[[Settings], HtbTrafficControl] = lambda s: HtbTrafficControl(
         s.interfaces, s.ownership, s.state_directory
@@ -52,7 +52,7 @@ class KernelAccess:
         backend, s.ownership
     )
     upload_missing: Callable[[], str | None] = nftables_missing
-    """Says what this host lacks to shape uploads; None if nothing."""
+    """Returns what this host lacks for shaping uploads; None if it lacks nothing."""
     upload_traffic_control: Callable[[Settings], TrafficControl] = lambda s: IfbTrafficControl(s.ownership)
     upload_netfilter: Callable[[Settings], Netfilter] = lambda s: NftablesNetfilter(NftTable(s.ownership, s.interfaces))
     nftables: Callable[[], LibNftables] = LibNftables
@@ -67,7 +67,7 @@ class KernelAccess:
     class_counters: Callable[[Settings, Direction], Mapping[int, ClassCounters]] = _class_counters
     """By minor number."""
     mptcp_missing: Callable[[], str | None] = mptcp_missing
-    """Says why connections to this host cannot be Multipath TCP; None if they can."""
+    """Returns the reason why connections to this host cannot be Multipath TCP; None if they can."""
     sysctls: Callable[[Path], OwnedSysctls] = OwnedSysctls
     """Takes the state directory."""
     keeper: Callable[[Path], Awaitable[KeeperConnection]] = find_or_start_keeper

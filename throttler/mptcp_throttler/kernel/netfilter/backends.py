@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The netfilter backends, and which of them this host uses.
+"""The netfilter backends, and the choice of one for this host.
 
 A new backend needs a module with an adapter of the Netfilter port, a case in each function here, a row in
 ``mptcp_common.throttler_needs`` with its name and host requirements, its name in ``config.settings``, and a trial in
@@ -25,15 +25,15 @@ NO_BACKEND = "no netfilter backend: "
 
 
 def preview(wanted: str) -> Callable[[Mapping[FourTuple, Target], Ownership], Iterator[str]]:
-    """Return the function that yields shell commands for rules and entries of the backend *wanted*, or for "auto" of
-    the one that a start should take here."""
+    """Return the function that yields shell commands for rules and entries of the backend *wanted*; for "auto", of the
+    backend that a daemon would select on this host."""
     if wanted == BY_IPTABLES or (wanted == BY_EITHER and IPTABLES_THERE.exists()):
         return commands.iptables
     return lambda entries, ownership: NftTable(ownership).shell_commands(entries)
 
 
 def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
-    """Open the backend *wanted*, or for "auto" the first that this host supports. Raises KernelError if none is."""
+    """Open the backend *wanted*, or for "auto" the first supported one. Raises KernelError if none is supported."""
     missing = []
     for name in BACKENDS:
         if wanted in (BY_EITHER, name):

@@ -33,9 +33,9 @@ from mptcp_throttler.shaping.model import NFT_TABLE, Target
 _CHUNK = 250
 """Entries per transaction."""
 _SHORT = 2000
-"""Shorter transactions, in characters, run in the event loop: they take 1-2 ms, less than the switch to a thread."""
+"""Characters. Shorter transactions run in the event loop: they take 1-2 ms, less than the switch to a thread."""
 _ATTEMPTS = 3
-"""Reads of a map that changes during the read."""
+"""Maximum number of reads of a map that changes during each read."""
 _FOREIGN = Target(0, 0)
 _CLASS_CHAIN = re.compile(r"^class_([0-9a-f]+)_mark_([0-9a-f]+)$")
 _NFT = 10 << 8
@@ -55,7 +55,7 @@ _KEYS = {4: struct.Struct("!4sH2x4sH2x"), 6: struct.Struct("!16sH2x16sH2x")}
 
 
 class _Context(ctypes.c_void_p):
-    """A pointer; ctypes does not turn a type of its own into a number."""
+    """A pointer. ctypes would convert a plain ``c_void_p`` result into a number, but not a subclass."""
 
 
 class LibNftables:
@@ -103,7 +103,7 @@ class LibNftables:
 
 
 class NftablesNetfilter:
-    """One of our tables, in the network namespace in which this object is created."""
+    """The Netfilter port on one of our tables, in the network namespace in which this object is created."""
 
     def __init__(self, table: NftTable) -> None:
         self._table = table
@@ -137,7 +137,8 @@ class NftablesNetfilter:
         _, whole = await self._read_entries()
         if whole:
             await self._drop_unused_chains(chains)
-        # Somebody may have flushed a class chain, and chains refer to the device by index, which may have changed.
+        # Another program may have flushed a class chain, and chains refer to the device by its index, which may have
+        # changed.
         targets = sorted(set(self._uses) - {_FOREIGN}, key=nft_chain_name)
         for start in range(0, len(targets), _CHUNK):
             lines = (line for target in targets[start : start + _CHUNK] for line in self._table.chain(target))
@@ -170,7 +171,7 @@ class NftablesNetfilter:
                 differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
                 name = self._table.name
                 return [f"chain {nft_chain_name(each)} of table {name} is not as we made it" for each in differ[:1]]
-        return []  # too many concurrent changes; the next comparison will do
+        return []  # too many concurrent changes; the next comparison will find deviations
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:

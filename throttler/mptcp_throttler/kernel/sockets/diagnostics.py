@@ -46,7 +46,7 @@ _HEADER_BYTES, _MESSAGE_BYTES = 16, 72
 """sizeof(struct nlmsghdr), sizeof(struct inet_diag_msg)."""
 _ID_OFFSET = 4
 _ID_BYTES: dict[int, int] = {socket.AF_INET: 24, socket.AF_INET6: 36}
-"""Its ports and addresses, as many bytes as the family uses: an IPv4 address is the first 4 of 16 bytes."""
+"""Bytes of the socket id's ports and addresses, by family: an IPv4 address uses only the first 4 of 16 bytes."""
 _COOKIE = struct.Struct("=Q")
 _COOKIE_OFFSET = 44
 _INFO, _ULP, _MPTCP = (2,), (19,), (19, 3)
@@ -59,7 +59,7 @@ _TCP_INFO = struct.Struct("=16x I 4x I I 36x I 32x Q Q Q Q 8x I 12x Q 8x Q 8x")
 _DETAILS = struct.Struct("=32x I 36x I 4x I 16x I 32x I")
 """From struct tcp_info: lost, rttvar, snd_cwnd, total_retrans, segs_out."""
 _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
-"""MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, the peer asked; BKUP_LOC, this host asked."""
+"""MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM: the peer made it backup; BKUP_LOC: this host did."""
 _NO_PACING_LIMIT = 0xFFFFFFFF
 """Bytes/s. The kernel stores the largest unsigned long; this is the value of the 32-bit socket option."""
 _ATTRIBUTE = struct.Struct("=HH")

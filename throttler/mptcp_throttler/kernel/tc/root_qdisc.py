@@ -27,7 +27,7 @@ TCA_KIND, TCA_OPTIONS, _TCA_STAB, _TCA_HTB_INIT = 1, 2, 8, 2
 RESTORABLE = frozenset(
     "bfifo cake codel fq fq_codel fq_pie hfsc htb mq noqueue pfifo pfifo_fast pie prio sfq tbf".split()  # noqa: SIM905
 )
-"""Without red and netem: the kernel does not dump their probability and delay tables."""
+"""red and netem are missing: the kernel does not dump their probability and delay tables."""
 _CLASSES_BY_HAND = frozenset(["htb", "hfsc"])
 """Kinds whose classes must be created one by one; prio, mq and tbf create their own."""
 TCMSG = struct.Struct("=BxxxiIII")
