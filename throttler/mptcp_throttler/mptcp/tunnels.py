@@ -31,7 +31,7 @@ class TunnelPath:
     number: int
     """Nanoseconds since the epoch when the path got these ends; unique."""
     class_id: int
-    """HTB class by which its packets leave, as its daemon says; 0: none of ours."""
+    """HTB class of its outgoing packets, as the tunnel's daemon reports it; 0 if it is none of ours."""
     interface: str | None
     socket: KernelSubflow
 
@@ -55,7 +55,7 @@ class TunnelTable:
     ports: Collection[int]
     paths: dict[FourTuple, TunnelPath] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
-    """By token."""
+    """Names of tunnels, by token."""
     strangers: set[tuple[str, int]] = field(default_factory=set)
     """Name and port of tunnels at other ports, which are ignored."""
     _tokens: dict[str, int] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class TunnelTable:
                     yield four_tuple, self._path(name, path, four_tuple, now)
 
     def _sign(self, begun: int, path: Mapping[str, Any], now: float) -> _Sign:
-        """Return when the path was last heard of or carried something: packets may outlive the relay's daemon."""
+        """Return the last sign of life, a message or carried data: packets may pass after the relay's daemon ended."""
         counters, silent = (int(path["bytes_sent"]), int(path["bytes_received"])), path["silent_s"]
         heard = -math.inf if silent is None else now - float(silent)
         before = self._signs.get(begun)

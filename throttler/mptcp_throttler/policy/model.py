@@ -68,7 +68,7 @@ LONGEST_RETRY: Final = 300.0
 
 
 class Kind(enum.Enum):
-    """The three questions about a subflow. Each is answered for itself: the first rule that answers it decides."""
+    """The three questions about a subflow. For each of them separately, the first rule that answers it decides."""
 
     THROTTLE = "throttle"
     """Which cap does the subflow have?"""
@@ -79,7 +79,7 @@ class Kind(enum.Enum):
 
 
 class Share(enum.Enum):
-    """Among whom one cap is shared: who falls into the same HTB class."""
+    """The subflows that share one cap, and so one HTB class."""
 
     __hash__ = object.__hash__
 
@@ -89,7 +89,7 @@ class Share(enum.Enum):
 
 
 class Direction(enum.Enum):
-    """Which way the capped packets go."""
+    """The direction of the capped packets."""
 
     # Members are singletons, and Enum's own hash runs in Python each time.
     __hash__ = object.__hash__
@@ -430,7 +430,7 @@ class Rule(Section):
 
     @property
     def budget_guard(self) -> bool:
-        """Whether the guard may relax the caps of ``budget``: only if the rule says so, as they are about money."""
+        """Whether the guard may relax the caps of ``budget``: only if the rule allows it, because they limit costs."""
         return self.guard and "guard" in self.model_fields_set
 
     def least_paths(self, kind: Kind) -> int:

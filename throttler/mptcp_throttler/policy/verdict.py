@@ -64,8 +64,8 @@ class Verdict:
     steer_path: str | None = None
     """The path of ``steer`` that the subflow is on."""
     beside: Cap | None = None
-    """The looser of two caps, one of which is a budget's. Unless it is guarded too, it holds while the cap of ``rule``
-    is relaxed."""
+    """The looser of two caps, if one of the two is a budget's. Unless it is guarded too, it holds while the cap of
+    ``rule`` is relaxed."""
     rests: bool = False
     """Whether the scheduler must leave the subflow out while the other subflows do well."""
 

@@ -98,7 +98,7 @@ class HtbTrafficControl:
         return refused
 
     async def _take(self, link: Link) -> bool:
-        """Put our root on *link*; return whether it replaced another one. Raises KernelError after restoring that one."""
+        """Put our root on *link*; return whether it replaced another one, which it restores before a KernelError."""
         if self._tree.is_ours(link):
             await self._tree.make_root(link)
             return False
