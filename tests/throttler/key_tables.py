@@ -110,8 +110,8 @@ def _query(query: str) -> str:
     for name, each in QUERIES[query].items():
         values = _values(dict(each.schema))
         default = "" if each.default is None else f"; default {_code(each.default)}"
-        said = "" if values == "text" else f" ({values}{default})"
-        arguments.append(f"`{name}`{', required' if each.needed else ''}{said}")
+        note = "" if values == "text" else f" ({values}{default})"
+        arguments.append(f"`{name}`{', required' if each.needed else ''}{note}")
     answer = _SCHEMAS["status"]["$defs"][answers.ANSWERS[query].__name__]
     return f"| `{query}` | {'; '.join(arguments)} | {answer.get('description', '')} |"
 

@@ -58,8 +58,8 @@ class Endpoints:
         self._ip.stdin.flush()
 
     def end(self) -> None:
-        _, said = self._ip.communicate(timeout=60)
-        assert not said, said
+        _, output = self._ip.communicate(timeout=60)
+        assert not output, output
 
 
 def joins(site: Site) -> int:
@@ -146,11 +146,11 @@ def test_each_join_is_capped_and_no_state_is_left(
                 status = ask(throttler.socket)
                 known = f"{site.entries()}, was {classes}; maps {maps()}; {status['in_step']=}; {status['connections']}"
                 raise AssertionError("\n".join([known, str(subflows(site)), *listings])) from late
-            taken = joins(site) - before
+            accepted = joins(site) - before
             last = ask(throttler.socket)["counters"]["tracker"]
             activated = last["subflows_activated"] - first["subflows_activated"]
-            print(f"{taken} joins in {SECONDS:g} s or more, {activated} counted")
-            assert activated == taken
+            print(f"{accepted} joins in {SECONDS:g} s or more, {activated} counted")
+            assert activated == accepted
             assert last["subflows_closed"] - first["subflows_closed"] == activated
             assert (last["overflows"], last["disagreements"]) == (first["overflows"], first["disagreements"])
             until(lambda: maps() == held, timeout=GENEROUS)

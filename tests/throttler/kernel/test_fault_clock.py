@@ -110,10 +110,10 @@ def library(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., Non
     """The library that shifts the clock by the seconds in the file named by CLOCK_SHIFT."""
     require("gcc")
     directory = tmp_path_factory.mktemp("clock")
-    source, made = directory / "shift.c", directory / "shift.so"
+    source, library = directory / "shift.c", directory / "shift.so"
     source.write_text(_SHIFT)
-    run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(made), str(source), "-ldl"])
-    return made
+    run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"])
+    return library
 
 
 @dataclass

@@ -243,10 +243,12 @@ def check_repair(scene: Scene, command: str, who: str) -> None:
 
 
 def put_right(scene: Scene, damage: Damage, right: Right, who: str) -> None:
-    before, said, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
+    before, known_length, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
 
     def change_lines() -> list[str]:
-        return [each for each in scene.throttler.process.output()[said:].splitlines() if "it was changed by" in each]
+        return [
+            each for each in scene.throttler.process.output()[known_length:].splitlines() if "it was changed by" in each
+        ]
 
     took = soon_right_again(damage, right)
     print(f"repaired after {took:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")

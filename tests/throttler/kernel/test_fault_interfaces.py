@@ -65,9 +65,9 @@ def create_extra0(host: Site, peer: str = "extra1") -> None:
 def recreate_extra0(host: Site, throttler: Throttler) -> None:
     """Create extra0. If it exists, first remove it and wait until the throttler has noticed."""
     if "extra0" in run(host, "ip link show extra0"):
-        said = throttler.process.output().count(GONE)
+        reports = throttler.process.output().count(GONE)
         run(host, "ip link del extra0")
-        until(lambda: throttler.process.output().count(GONE) > said, timeout=GENEROUS)
+        until(lambda: throttler.process.output().count(GONE) > reports, timeout=GENEROUS)
     create_extra0(host)
 
 
@@ -117,8 +117,8 @@ def test_recreated_interface_is_shaped_again(host: Site, throttler: Throttler) -
     run(host, "ip link del extra0")
     until(lambda: GONE in throttler.process.output(), timeout=GENEROUS)
     wait_for_failed_attempts(throttler)
-    said = throttler.process.output()
-    assert (said.count(GONE), said.count("ERROR"), said.count("differ")) == (1, 0, 0), said
+    output = throttler.process.output()
+    assert (output.count(GONE), output.count("ERROR"), output.count("differ")) == (1, 0, 0), output
     took = soon_right_again(lambda: recreate_extra0(host, throttler), lambda: is_shaped(host, "extra0"))
     print(f"shaped again after {took:.2f} s")
     until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)

@@ -95,8 +95,8 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
         assert scene.is_shaped()
         yield scene
         assert scene.is_shaped("wan0")
-    left = site.proxy.run(["tc", "qdisc", "show"]).stdout
-    assert "4d50" not in left, left
+    qdiscs = site.proxy.run(["tc", "qdisc", "show"]).stdout
+    assert "4d50" not in qdiscs, qdiscs
 
 
 def test_cap_holds_after_the_interface_was_down(scene: Scene) -> None:
@@ -133,8 +133,8 @@ def test_cap_holds_after_the_interface_was_removed_and_created_again(scene: Scen
     until(lambda: "there is no interface wan1" in scene.throttler.process.output(), timeout=GENEROUS)
     scene.check_ethernet_traffic()
     scene.run(f"ip link add wan1 type veth peer name to-proxy1 netns {core.namespace}; ip link set wan1 up; {ROUTES}")
-    again = f"ip address add 10.77.18.1/24 dev to-proxy1; ip link set to-proxy1 up; ip route add {route} table 102"
-    core.run(["sh", "-c", again])
+    restore = f"ip address add 10.77.18.1/24 dev to-proxy1; ip link set to-proxy1 up; ip route add {route} table 102"
+    core.run(["sh", "-c", restore])
     until(scene.is_shaped, timeout=GENEROUS)
     until(scene.keeps_to_the_cap, timeout=GENEROUS)
     scene.check_ethernet_traffic()

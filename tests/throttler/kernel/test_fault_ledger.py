@@ -140,24 +140,24 @@ def test_full_disk_keeps_caps_and_usage_is_written_later(site: Site, ledger_disk
         status = ask(throttler.socket)
         assert status["ledger_error"] == f"ledger {ledger_disk}/ledger.sqlite: database or disk is full"
         assert "BUDGETS NOT WRITTEN: ledger " in site.throttler("status").stdout
-        written = used(site)
+        last_written = used(site)
         download(site, listener)
         assert "10.77.1.2" in clients(site.entries())
-        assert used(site) == written
+        assert used(site) == last_written
         # A reload of a policy with budgets needs the counts that could not be written.
         throttler.process.signal(signal.SIGHUP)
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
         assert "10.77.1.2" in clients(site.entries())
         filling.unlink()
-        until(lambda: used(site) >= written + AMOUNT, timeout=GENEROUS)
+        until(lambda: used(site) >= last_written + AMOUNT, timeout=GENEROUS)
         until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
         # The messages appear once, however often writing was tried in between.
-        said = throttler.process.output()
-        assert said.count("what budgets count is written later") == 1, said
-        assert said.count("what budgets count is written again") == 1, said
+        output = throttler.process.output()
+        assert output.count("what budgets count is written later") == 1, output
+        assert output.count("what budgets count is written again") == 1, output
         # The entry of the connection that has ended is removed later.
         assert "10.77.1.2" in clients(site.entries())
-        assert used(site) < written + 3 * AMOUNT, "nothing counts twice"
+        assert used(site) < last_written + 3 * AMOUNT, "nothing counts twice"
 
 
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
@@ -241,13 +241,13 @@ def test_usage_is_reported_lost_if_the_disk_becomes_read_only(site: Site, failin
         throttler.process.signal(signal.SIGHUP)
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
         assert "10.77.1.2" in clients(site.entries())
-        said = throttler.process.output()
-        assert said.count("what budgets count is written later") == 1, said
+        output = throttler.process.output()
+        assert output.count("what budgets count is written later") == 1, output
         throttler.process.signal(signal.SIGTERM)
         assert throttler.process.wait(60) == 1
-        said = throttler.process.output()
-        assert "what budgets counted last is lost" in said, said
-        assert "Traceback" not in said, said
+        output = throttler.process.output()
+        assert "what budgets counted last is lost" in output, output
+        assert "Traceback" not in output, output
     assert "4d50" not in site.proxy.run(["tc", "qdisc", "show"]).stdout, "the throttler still removes its qdiscs"
 
 
@@ -303,7 +303,7 @@ def test_damaged_pages_keep_caps_and_usage_is_written_after_repair(site: Site, l
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
         download(site, listener)
         until(lambda: used(site) > AMOUNT, timeout=GENEROUS)
-        written, pages = used(site), overwrite_pages(ledger)
+        last_written, pages = used(site), overwrite_pages(ledger)
         until(lambda: ask(throttler.socket)["ledger_error"] is not None, timeout=GENEROUS)
         assert ask(throttler.socket)["ledger_error"] == f"ledger {ledger}: database disk image is malformed"
         assert site.throttler("quota", "show").returncode == 1
@@ -311,10 +311,10 @@ def test_damaged_pages_keep_caps_and_usage_is_written_after_repair(site: Site, l
         assert "10.77.1.2" in clients(site.entries())
         repair(ledger, pages)
         until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
-        until(lambda: used(site) >= written + AMOUNT, timeout=GENEROUS)
-        said = throttler.process.output()
-        assert said.count("what budgets count is written later") == 1, said
-        assert used(site) < written + 2 * AMOUNT, "nothing counts twice"
+        until(lambda: used(site) >= last_written + AMOUNT, timeout=GENEROUS)
+        output = throttler.process.output()
+        assert output.count("what budgets count is written later") == 1, output
+        assert used(site) < last_written + 2 * AMOUNT, "nothing counts twice"
 
 
 @pytest.mark.nightly
@@ -325,7 +325,7 @@ def test_throttler_does_not_start_with_damaged_pages(site: Site, ledger_disk: Pa
     with running(site), listening(site) as listener:
         download(site, listener)
         until(lambda: used(site) >= AMOUNT, timeout=GENEROUS)
-    written, before, pages = used(site), site.kernel_dump(), overwrite_pages(ledger)
+    last_written, before, pages = used(site), site.kernel_dump(), overwrite_pages(ledger)
     argv = [program("mptcp-throttler"), "run", "--config", str(site.config)]
     process = site.proxy.popen(argv, name="damaged", mounts=throttler_mounts(site.proxy))
     assert process.wait(60) == 1
@@ -334,4 +334,4 @@ def test_throttler_does_not_start_with_damaged_pages(site: Site, ledger_disk: Pa
     assert site.kernel_dump() == before
     repair(ledger, pages)
     with running(site):
-        assert used(site) == written
+        assert used(site) == last_written

@@ -79,8 +79,8 @@ class Scene:
 
     def received(self) -> int:
         """Return the number of bytes that the client received from the second address."""
-        said = self.site.client.run(["ss", "-HOtni", "dst", SECOND]).stdout
-        return sum(int(each) for each in re.findall(r"bytes_received:(\d+)", said))
+        output = self.site.client.run(["ss", "-HOtni", "dst", SECOND]).stdout
+        return sum(int(each) for each in re.findall(r"bytes_received:(\d+)", output))
 
     def check_other_traffic(self) -> None:
         """Check that traffic over the other path and the plain TCP traffic continue."""

@@ -190,9 +190,9 @@ def test_throttler_reports_a_missing_feature_in_one_line(host: Site, tmp_path: P
         assert AT_WORK + lack.runs in process.output()
         process.signal(15)
     assert process.wait(60) == (0 if lack.runs is not None else 1), process.output()
-    said = process.output()
-    assert sum(lack.line in line for line in said.splitlines()) == 1 or not lack.line, said
-    assert "Traceback" not in said
+    output = process.output()
+    assert sum(lack.line in line for line in output.splitlines()) == 1 or not lack.line, output
+    assert "Traceback" not in output
     host.assert_nothing_left(before)
 
 
@@ -242,12 +242,12 @@ def test_check_reports_a_missing_feature(host: Site, tmp_path: Path, name: str) 
     for lacking in (False, True):
         argv, env = with_lack(lack, tmp_path, check) if lacking else (check, {})
         process = host.proxy.popen(argv, name="check", env=env)
-        status, said = process.wait(60), process.output()
-        assert status == (1 if lacking and lack.runs is None else 0), said
+        status, output = process.wait(60), process.output()
+        assert status == (1 if lacking and lack.runs is None else 0), output
         # Ignore the messages that no proxy listens here, and that no client's network is near.
         ignored = " errors", "nobody listens", "note: paths: "
-        reported = [line for line in said.splitlines() if not any(each in line for each in ignored)]
-        assert [words in each for each in reported] == [True] * (lacking and bool(words)), said
+        reported = [line for line in output.splitlines() if not any(each in line for each in ignored)]
+        assert [words in each for each in reported] == [True] * (lacking and bool(words)), output
 
 
 def test_check_passes_without_ifb_if_the_policy_caps_no_uploads(host: Site, tmp_path: Path) -> None:
@@ -270,8 +270,8 @@ def test_doctor_reports_a_missing_feature(host: Site, tmp_path: Path, name: str)
     argv, env = with_lack(ALL_LACKS[name], tmp_path, [program("mptcp-proxy"), "doctor", "--json"])
     process = host.proxy.popen(argv, name="doctor", env=env)
     process.wait(120)
-    said = process.output()
-    findings = {each["check"]: each for each in json.loads(said[said.index("[") : said.rindex("]") + 1])}
+    output = process.output()
+    findings = {each["check"]: each for each in json.loads(output[output.index("[") : output.rindex("]") + 1])}
     lines = {line for each in REPORTED_BY_DOCTOR.values() for line in each}
     assert {line: findings[line]["status"] for line in lines} == {**dict.fromkeys(lines, "ok"), **expected}
 
@@ -304,8 +304,8 @@ def test_listener_from_before_mptcp_was_disabled_keeps_it_and_is_capped(host: Si
 def test_plain_connections_pass_uncapped_on_a_kernel_without_mptcp(host: Site, tmp_path: Path) -> None:
     before = host.state()
     process = start(host, replace(LACKS["Multipath TCP"], policy=ONE_IS_ENOUGH), tmp_path)
-    said = process.output()
-    assert "no path-manager events; the sockets are listed every second instead" in said
+    output = process.output()
+    assert "no path-manager events; the sockets are listed every second instead" in output
     with connection(host, protocol=IPPROTO_TCP) as (client, proxy):
         proxy.sendall(bytes(100_000))
         received = 0

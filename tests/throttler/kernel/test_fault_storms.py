@@ -172,12 +172,12 @@ def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
         print(f"{len(wanted)} subflows: {tried[-1].seconds:.2f} s later")
     assert any(each.within_aim for each in tried), tried
     counters = ask(throttler.socket)["counters"]["observers"]
-    said = process.output()
+    output = process.output()
     # Events really were lost, and the test does not merely assume it.
     assert counters["kernel_events_lost"] >= ROUNDS - 1
     assert counters["segments_dropped"] > COUNT
-    assert "path-manager events lost" in said
-    assert re.search(r"\d+ segments dropped by the capture buffer", said)
+    assert "path-manager events lost" in output
+    assert re.search(r"\d+ segments dropped by the capture buffer", output)
     assert in_the_kernel(site) == in_the_status(throttler)
 
 

@@ -142,13 +142,13 @@ def resident(pid: int) -> int:
 
 def seconds_to_read(frames: list[bytes]) -> float:
     """Return the CPU seconds for parsing one of *frames*, on this machine at this time."""
-    taken = []
+    durations = []
     for _ in range(5):
         begin = time.thread_time()
         for frame in frames:
             parse_frame(frame, 0.0, "wan0")
-        taken.append((time.thread_time() - begin) / len(frames))
-    return median(taken)
+        durations.append((time.thread_time() - begin) / len(frames))
+    return median(durations)
 
 
 def paths_and_caps(throttler: Throttler) -> list[list[tuple[str, int | None]]]:
@@ -178,15 +178,15 @@ def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> 
                     assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
                     assert both_are_in_the_kernel(site)
                     time.sleep(0.3)
-            alone = seconds_to_read(forged)
+            seconds_per_frame = seconds_to_read(forged)
             spent, seconds = process_seconds(pid) - used, time.monotonic() - begin
-            sent, came = flood.count, observed(throttler) - read
-        cost = spent / came / alone
+            sent, got = flood.count, observed(throttler) - read
+        cost = spent / got / seconds_per_frame
         print(
-            f"{kind}: {sent / seconds:.0f}/s, {came / sent:.2f} read for each, {spent / seconds:.0%} of a processor, "
+            f"{kind}: {sent / seconds:.0f}/s, {got / sent:.2f} read for each, {spent / seconds:.0%} of a processor, "
             f"{cost:.1f} times what reading takes"
         )
-        assert came > LEAST_READ
+        assert got > LEAST_READ
         assert cost < MOST_COST
         assert resident(pid) - memory < MOST_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
@@ -220,15 +220,15 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
                     assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
                     assert both_are_in_the_kernel(site)
                     time.sleep(0.3)
-            alone = seconds_to_read(forged)
+            seconds_per_frame = seconds_to_read(forged)
             spent, after, guessed = process_seconds(pid) - used, counters(throttler), wrong()
             seconds = time.monotonic() - begin
         finally:
             attacker.kill()
         refused = after["tracker"]["joins_refused"] - before["tracker"]["joins_refused"]
-        seen = {name: count - before["observers"][name] for name, count in after["observers"].items()}
-        read, dropped, resyncs = (seen[name] for name in ("segments", "segments_dropped", "resyncs"))
-        cost, more = spent / read / alone, resident(pid) - memory
+        increase = {name: count - before["observers"][name] for name, count in after["observers"].items()}
+        read, dropped, resyncs = (increase[name] for name in ("segments", "segments_dropped", "resyncs"))
+        cost, more = spent / read / seconds_per_frame, resident(pid) - memory
         print(
             f"refused by kernel and throttler: {guessed / seconds:.0f}/s, {refused / seconds:.0f}/s; segments read and "
             f"dropped: {read / seconds:.0f}/s, {dropped / seconds:.0f}/s; {resyncs} resyncs in {seconds:.1f} s; "

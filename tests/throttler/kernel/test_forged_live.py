@@ -87,8 +87,8 @@ def send_and_wait(throttler: Throttler, wire: Link, frames: list[bytes], port: i
 
 def questions_are_answered(throttler: Throttler) -> bool:
     """Return whether the daemon has asked the kernel about everything that was in doubt."""
-    asked = ask(throttler.socket)["counters"]
-    return bool(asked["observers"]["questions"] > 0 and asked["tables"]["questions"] == 0)
+    status = ask(throttler.socket)["counters"]
+    return bool(status["observers"]["questions"] > 0 and status["tables"]["questions"] == 0)
 
 
 def segments_read(throttler: Throttler) -> int:

@@ -67,17 +67,19 @@ def test_delete_may_be_repeated_and_ignores_unknown_entries(netfilter: Netfilter
 
 
 def test_five_thousand_entries_in_one_call(netfilter: Netfilter) -> None:
-    many = {four_tuple(number, is_ipv6=number % 2 == 0): Target(0x10 + number % 7, ONE.mark) for number in range(5000)}
+    entries = {
+        four_tuple(number, is_ipv6=number % 2 == 0): Target(0x10 + number % 7, ONE.mark) for number in range(5000)
+    }
 
     async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
         await netfilter.prepare()
-        await netfilter.upsert_entries(many)
+        await netfilter.upsert_entries(entries)
         full = await netfilter.read_entries()
-        await netfilter.delete_entries(many)
+        await netfilter.delete_entries(entries)
         return full, await netfilter.read_entries()
 
     full, empty = asyncio.run(scenario())
-    assert full == many
+    assert full == entries
     assert not empty
 
 
@@ -251,7 +253,7 @@ def test_damaged_rules_are_found_and_repaired(host: LiveNode, require: object, d
 def test_event_loop_runs_while_ten_thousand_entries_change(host: LiveNode, require: object) -> None:
     """Durations are measured in experiments. This test counts how often other tasks of the loop ran."""
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
-    many = {four_tuple(number): Target(0x10 + number % 7, ONE.mark) for number in range(10_000)}
+    entries = {four_tuple(number): Target(0x10 + number % 7, ONE.mark) for number in range(10_000)}
     turns = 0
 
     async def count() -> None:
@@ -266,7 +268,7 @@ def test_event_loop_runs_while_ten_thousand_entries_change(host: LiveNode, requi
         others = asyncio.create_task(count())
         try:
             await port.prepare()
-            for work in (port.upsert_entries(many), port.read_entries(), port.delete_entries(many)):
+            for work in (port.upsert_entries(entries), port.read_entries(), port.delete_entries(entries)):
                 turns = 0
                 await work
                 assert turns > 10
@@ -284,9 +286,9 @@ def test_remove_other_backends_removes_sets_and_rules(host: LiveNode, require: o
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
-        _, left = open_netfilter("iptables", OWNERSHIP)
-        await left.prepare()
-        left.close()
+        _, leftover = open_netfilter("iptables", OWNERSHIP)
+        await leftover.prepare()
+        leftover.close()
         await remove_other_backends("nftables", OWNERSHIP)
 
     with host.entered():

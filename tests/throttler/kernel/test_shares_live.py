@@ -86,12 +86,12 @@ def test_connections_beyond_a_clients_share_are_closed_and_others_are_capped(
         listener = stack.enter_context(listening(site))
         if not older:
             throttler = stack.enter_context(running(site))
-        many = stack.enter_context(idle_connections(site, listener, WANTED, "eth0", family))
+        connections = stack.enter_context(idle_connections(site, listener, WANTED, "eth0", family))
         if older:
             throttler = stack.enter_context(running(site))
         until(lambda: len(kernel_ports(site)) == SHARE)
         kept = kernel_ports(site)
-        assert kept <= set(many)
+        assert kept <= set(connections)
 
         def capped() -> set[int]:
             """Return the client's ports of the initial subflows that the status shows as capped."""

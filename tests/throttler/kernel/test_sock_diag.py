@@ -56,9 +56,9 @@ def test_socket_values_are_those_of_ss(testbed: Testbed, require: Any) -> None:
                 before = ss_output(proxy)
                 with proxy.entered():
                     found = {each.four_tuple.remote_port: each for each in diagnostics.subflows()}
-                asked = [each.four_tuple for each in found.values()]
-                gone = asked[0]._replace(remote_port=1)
-                details = {each.remote_port: more for each, more in diagnostics.details([*asked, gone]).items()}
+                four_tuples = [each.four_tuple for each in found.values()]
+                absent = four_tuples[0]._replace(remote_port=1)
+                details = {each.remote_port: more for each, more in diagnostics.details([*four_tuples, absent]).items()}
                 listing = ss_output(proxy)
     diagnostics.close()
     lines = [line for line in listing.replace("\n\t", " ").splitlines() if "bytes_acked" in line]
@@ -140,9 +140,9 @@ def test_many_sockets_are_dumped_in_pieces_and_found_one_by_one(testbed: Testbed
             key: (each.token, each.cookie) for key, each in found.items()
         }
         some = next(iter(found))
-        again = diagnostics.look_up([some]).get(some)
-        assert again is not None
-        assert again._replace(read=0.0) == looked_up[some]._replace(read=0.0)
+        repeated = diagnostics.look_up([some]).get(some)
+        assert repeated is not None
+        assert repeated._replace(read=0.0) == looked_up[some]._replace(read=0.0)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -187,12 +187,12 @@ def test_one_dump_has_both_families_and_only_the_given_ports(
     testbed: Testbed, require: Any, ports: tuple[int, ...]
 ) -> None:
     require("mptcp")
-    there = (PORT, PORT + 1, PORT + 3)
+    listened = (PORT, PORT + 1, PORT + 3)
     with ExitStack() as stack, testbed["proxy"].entered():
         diagnostics = SocketDiagnostics(ports)
         stack.callback(diagnostics.close)
         for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-            for port in there:
+            for port in listened:
                 listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
                 listener.bind((address, port))
                 listener.listen()
@@ -200,7 +200,7 @@ def test_one_dump_has_both_families_and_only_the_given_ports(
                 caller.connect((address, port))
                 stack.enter_context(listener.accept()[0])
         found = [(each.four_tuple.is_ipv6, each.four_tuple.local_port) for each in diagnostics.subflows()]
-    assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in there if port in ports)
+    assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in listened if port in ports)
 
 
 def test_abandoned_dump_does_not_affect_later_requests(testbed: Testbed, require: Any) -> None:
@@ -208,13 +208,13 @@ def test_abandoned_dump_does_not_affect_later_requests(testbed: Testbed, require
     with many_connections(testbed) as diagnostics:
         complete = {each.four_tuple for each in diagnostics.subflows()}
         for left_after in range(1, 6):
-            left = diagnostics.pieces()
+            unfinished = diagnostics.pieces()
             for _ in range(left_after):
-                next(left)
+                next(unfinished)
             some = next(iter(complete))
             assert some in diagnostics.look_up([some])
             found = [each.four_tuple for each in diagnostics.subflows()]
             assert len(found) == len(complete)
             assert set(found) == complete
-            list(left)  # The abandoned dump has a socket of its own
+            list(unfinished)  # The abandoned dump has a socket of its own
             assert {each.four_tuple for each in diagnostics.subflows()} == complete

@@ -84,10 +84,10 @@ def test_failed_restoration_is_completed_later(link: LiveNode, tmp_path: Path, m
     for command in ROOTS["a tree of HTB"]:
         link.run(["tc", *command.split()])
     before = dump(link)
-    whole = root_qdisc.restore
+    original = root_qdisc.restore
 
     def fails_half_way(link: Link, tree: list[root_qdisc.Saved]) -> None:
-        whole(link, tree[:2])
+        original(link, tree[:2])
         raise KernelError("refused")
 
     async def restore() -> None:

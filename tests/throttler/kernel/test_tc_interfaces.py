@@ -79,10 +79,10 @@ def test_failed_restoration_at_the_start_is_logged_and_retried_at_the_stop(
 def test_refused_start_leaves_other_interfaces_capped(link: LiveNode, tmp_path: Path) -> None:
     with link.entered():
         asyncio.run(with_classes(tmp_path))
-        left = dump(link)
+        before = dump(link)
         with pytest.raises(KernelError, match="no interface nowhere0"):
             asyncio.run(start_on(tmp_path, ["nowhere0"]))
-    assert dump(link) == left
+    assert dump(link) == before
 
 
 def test_interface_renamed_before_the_start_is_restored(link: LiveNode, tmp_path: Path) -> None:

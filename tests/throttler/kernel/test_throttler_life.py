@@ -65,8 +65,8 @@ def test_cleanup_after_a_kill_removes_all_and_is_refused_before(site: Site) -> N
         done = site.throttler("cleanup")
         assert done.returncode == 0, done.stdout
         site.assert_nothing_left(before)
-    again = site.throttler("cleanup")
-    assert again.returncode == 0
+    repeated = site.throttler("cleanup")
+    assert repeated.returncode == 0
 
 
 def test_reload_accepts_a_valid_policy_and_refuses_an_invalid_one(site: Site) -> None:
@@ -94,9 +94,9 @@ def test_log_names_caps_that_were_set(site: Site) -> None:
     # Without anticipation, there is one decision. An anticipated cap could be lifted, and set again for a late subflow.
     site.policy.write_text(POLICY + "anticipate: false\n")
     with running(site) as throttler, connection(site):
-        begun = "rule spare-ethernet caps path ethernet at 5 Mbit/s"
-        until(lambda: f" (5 Mbit/s): {begun}" in throttler.process.output())
-        (line,) = (each for each in throttler.process.output().splitlines() if begun in each)
+        cap_text = "rule spare-ethernet caps path ethernet at 5 Mbit/s"
+        until(lambda: f" (5 Mbit/s): {cap_text}" in throttler.process.output())
+        (line,) = (each for each in throttler.process.output().splitlines() if cap_text in each)
         assert line.startswith("INFO: 10.77.8.2:3128-10.77.1.2:")
 
 

@@ -140,10 +140,10 @@ def test_successor_adopts_or_removes_the_upload_device(site: Site) -> None:
         subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
         wait_until(lambda: throttler.status()["classes"][0]["rate"] == 5_000_000, "the class has the final rate")
-        left = site.bytes_by_class()
+        before = site.bytes_by_class()
         throttler.process.kill()
         throttler = site.start(UP)
-        assert site.bytes_by_class().keys() == left.keys()
+        assert site.bytes_by_class().keys() == before.keys()
         assert throttler.status()["counters"]["upload_reconciler"]["classes_upserted"] == 0
         throttler.process.kill()
         throttler = site.start(DOWN_ONLY)

@@ -136,8 +136,8 @@ def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: 
         wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
         with site.download(vpn) as finish:
             with site.testbed["client"].link_down(device):
-                alone = site.received(other)
-                wait_until(lambda: site.received(other) > alone + 500_000, "the other path carries the download")
+                before = site.received(other)
+                wait_until(lambda: site.received(other) > before + 500_000, "the other path carries the download")
             back = site.received(device)
             wait_until(lambda: site.received(device) > back + 100_000, "the path carries something again")
             finish()

@@ -119,9 +119,9 @@ class ThrottledSite:
 
     def cleanup(self) -> str:
         """Run ``mptcp-throttler cleanup``, which must succeed and leave nothing. Return its output."""
-        said = self._run_cleanup()
+        output = self._run_cleanup()
         assert_nothing_left(self.before, self.state)
-        return said
+        return output
 
     def _run_cleanup(self) -> str:
         argv = [self.node.program("mptcp-throttler"), "cleanup", "--config", str(self.config)]

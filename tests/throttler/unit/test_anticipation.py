@@ -228,8 +228,8 @@ def test_client_is_unknown_after_a_long_silence(clients: Clients) -> None:
     end_without_join(clients, 100.0)
     assert clients.subflows(clients.begin(100.0 + KEPT_SECONDS - 1), 100.0 + KEPT_SECONDS - 1) == 1
     clients.anticipation.take_flips()
-    again = 100.0 + 2 * KEPT_SECONDS
-    assert clients.subflows(clients.begin(again), again) == 2
+    returned = 100.0 + 2 * KEPT_SECONDS
+    assert clients.subflows(clients.begin(returned), returned) == 2
     assert clients.anticipation.take_flips() == {CLIENT: False}
 
 
@@ -249,16 +249,16 @@ def test_clients_that_do_not_return_are_forgotten(clients: Clients) -> None:
 
 
 def test_expiry_forgets_a_limited_number_of_the_oldest_clients(clients: Clients) -> None:
-    many = [number.to_bytes(4, "big") for number in range(2 * MAX_FORGOTTEN + 10)]
-    for client in many:
+    addresses = [number.to_bytes(4, "big") for number in range(2 * MAX_FORGOTTEN + 10)]
+    for client in addresses:
         end_without_join(clients, 100.0, client)
-    clients.begin(690.0, many[0])
+    clients.begin(690.0, addresses[0])
     clients.anticipation.take_flips()
-    for left in (MAX_FORGOTTEN + 10, 10, 1):
+    for remaining in (MAX_FORGOTTEN + 10, 10, 1):
         clients.anticipation.expire(800.0)
-        assert clients.anticipation.clients == left
-    assert clients.anticipation.take_flips() == dict.fromkeys(many[1:], False)
-    assert clients.subflows(clients.begin(801.0, many[0]), 801.0) == 1
+        assert clients.anticipation.clients == remaining
+    assert clients.anticipation.take_flips() == dict.fromkeys(addresses[1:], False)
+    assert clients.subflows(clients.begin(801.0, addresses[0]), 801.0) == 1
 
 
 def test_client_with_an_anticipated_connection_is_not_forgotten(clients: Clients) -> None:
@@ -290,8 +290,8 @@ def test_clients_stay_ordered_by_when_they_were_last_seen(steps: list[tuple[str,
             clients.join(tokens[number % len(tokens)], now)
         else:
             clients.end(tokens[number % len(tokens)], now)
-        seen = [known.last for known in clients.anticipation._clients.values()]
-        assert seen == sorted(seen)
+        last_seen = [known.last for known in clients.anticipation._clients.values()]
+        assert last_seen == sorted(last_seen)
         clients.anticipation.expire(now)
         assert all(known.young or now - known.last < KEPT_SECONDS for known in clients.anticipation._clients.values())
 

@@ -311,17 +311,17 @@ def test_policy_with_a_budget_is_refused_while_writing_fails(path: Path, monkeyp
 
 def test_write_interrupted_by_the_stop_counts_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(host: Host) -> None:
-        write, begun, go = Ledger.write, threading.Event(), threading.Event()
+        write, started, go = Ledger.write, threading.Event(), threading.Event()
 
         def slow(ledger: Ledger, boot: str, usage: Usage) -> None:
-            begun.set()
+            started.set()
             go.wait(10)
             write(ledger, boot, usage)
 
         monkeypatch.setattr(Ledger, "write", slow)
         host.acked = 1000
         counting = asyncio.create_task(host.count())
-        await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+        await asyncio.get_running_loop().run_in_executor(None, started.wait)
         counting.cancel()
         await asyncio.gather(counting, return_exceptions=True)
         go.set()

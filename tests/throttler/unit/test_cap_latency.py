@@ -252,8 +252,8 @@ async def test_summary_has_times_of_downloads_and_uploads(tmp_path: Path) -> Non
     kernel.sockets.fill(four_tuple(WIFI))
     async with running(tmp_path, UNCAPPED, kernel) as scene:
 
-        def effect(way: str) -> tuple[int, float]:
-            found = scene.ask(query="summary")["effect"][way]
+        def effect(direction: str) -> tuple[int, float]:
+            found = scene.ask(query="summary")["effect"][direction]
             return found["total"], found["sum"]
 
         assert effect("down") == effect("up") == (0, 0)

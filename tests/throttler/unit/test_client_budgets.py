@@ -72,12 +72,12 @@ async def test_owner_sees_no_shared_volume_that_only_others_use(tmp_path: Path) 
 async def test_answer_has_the_connections_age_and_the_policys_time_zone(tmp_path: Path) -> None:
     """Defect: the time when a volume begins anew was given in the host's time zone instead of the policy's."""
     kernel = FakeKernel()
-    begun = time.time()
+    start = time.time()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, OF_EACH + "time_zone: Europe/Athens\n", kernel) as scene:
         found = scene.ask(query="client", endpoint=f"{WIFI}:40000")
         assert found["time_zone"] == "Europe/Athens"
-        assert begun - 1 <= found["since"] <= found["time"]
+        assert start - 1 <= found["since"] <= found["time"]
         unknown = scene.ask(query="client", endpoint=f"{WIFI}:9")
         assert (unknown["since"], unknown["time_zone"]) == (None, "Europe/Athens")
 

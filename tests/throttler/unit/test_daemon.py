@@ -99,9 +99,9 @@ async def running(
         await serving
 
 
-async def until(true: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110 - what is waited for has no event
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
 
 
@@ -295,10 +295,10 @@ async def test_loop_runs_between_a_new_policy_and_the_first_decisions(tmp_path: 
 
 @pytest.mark.parametrize("name", ["daemon.rest_when_busy", "daemon.collect_garbage"])
 def test_background_tasks_for_the_loop_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    begun = list[str]()
+    started = list[str]()
 
     async def noted() -> None:
-        begun.append(name)
+        started.append(name)
         await asyncio.sleep(math.inf)
 
     monkeypatch.setattr(f"mptcp_throttler.runtime.{name}", noted)
@@ -306,7 +306,7 @@ def test_background_tasks_for_the_loop_are_started(tmp_path: Path, monkeypatch: 
     @scenario
     async def scene(tmp_path: Path) -> None:
         async with running(tmp_path, CAPPED):
-            await until(lambda: begun)
+            await until(lambda: started)
 
     scene(tmp_path)
 
@@ -363,9 +363,9 @@ async def test_plain_tcp_is_classified_only_while_a_rule_caps_it(tmp_path: Path)
         assert not kernel.nftables.table
         await scene.reload(capped)
         assert f"4d50:{FIRST_MINOR:x}" in kernel.nftables.table
-        made, kernel.nftables.table = kernel.nftables.table, "table changed by another program"
+        original, kernel.nftables.table = kernel.nftables.table, "table changed by another program"
         await scene.daemon._plain_tcp.verify()
-        assert kernel.nftables.table == made
+        assert kernel.nftables.table == original
         await scene.reload("dry_run: true\n" + capped)
         assert not kernel.nftables.table
         kernel.nftables.refuses = True

@@ -53,11 +53,11 @@ def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.Monk
     async def flooded(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: failed.append(context))
-        later = loop.call_later
+        original = loop.call_later
 
         def call_later(delay: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> Any:
             if delay != LONG:
-                return later(delay, callback, *arguments, **more)
+                return original(delay, callback, *arguments, **more)
             rests.append(partial(callback, *arguments))
             return None
 

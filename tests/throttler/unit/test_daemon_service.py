@@ -279,13 +279,13 @@ async def test_head_has_the_status_fields_before_the_connections(tmp_path: Path)
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel):
-        head, whole = await asyncio.gather(
+        head, status = await asyncio.gather(
             asyncio.to_thread(ask, tmp_path / "s", {"query": "head"}),
             asyncio.to_thread(ask, tmp_path / "s", {"query": "status"}),
         )
-        keys = list(whole)
+        keys = list(status)
         assert list(head) == keys[: keys.index("connections")]
-        assert head["policy"] == whole["policy"]
+        assert head["policy"] == status["policy"]
 
 
 def test_incomplete_answer_is_an_error(tmp_path: Path) -> None:
@@ -368,10 +368,10 @@ def test_dry_run_logs_no_caps_until_it_ends(
             await scene.reload(CAPPED)
             await until(lambda: "rule cap-a: 3 capped; 3 subflows capped now" in caplog.messages)
             assert since() >= ended
-            begun = time.time()
+            start = time.time()
             await scene.reload(CAPPED + "dry_run: true\n")
             await until(lambda: "rule cap-a: 3 lifted; 0 subflows capped now" in caplog.messages)
-            assert since() >= begun
+            assert since() >= start
             assert sum("capped" in each for each in caplog.messages) == 4
 
     test(tmp_path)

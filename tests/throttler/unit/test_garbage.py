@@ -48,10 +48,10 @@ def test_cycles_made_between_slices_are_collected_if_announced(announced: bool) 
 @pytest.mark.usefixtures("manual_collection")
 def test_objects_made_in_a_slice_are_not_collected() -> None:
     event_loop.begin_acyclic()
-    made = [[number] for number in range(10_000)]
+    objects = [[number] for number in range(10_000)]
     event_loop.end_of_acyclic()
     assert gc.get_count()[0] < 1000
-    assert not any(each in gc.get_objects(generation=0) for each in made[:3])
+    assert not any(each in gc.get_objects(generation=0) for each in objects[:3])
 
 
 def test_nothing_is_excluded_while_the_collector_is_on() -> None:

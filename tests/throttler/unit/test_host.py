@@ -110,8 +110,8 @@ VLAN = Link("eth0.10", 3, kind="vlan", below=2)
 
 def test_interface_that_stands_on_another_is_named() -> None:
     """Defect: there was no warning. Packets that passed both interfaces had half the rate of their cap on uploads."""
-    said = ["t.yaml:2: warning: interfaces: eth0.10 stands on eth0"]
-    assert warnings_for("eth0, eth0.10", ETH0, VLAN) == warnings_for("eth0.10, eth0", VLAN, ETH0) == said
+    expected = ["t.yaml:2: warning: interfaces: eth0.10 stands on eth0"]
+    assert warnings_for("eth0, eth0.10", ETH0, VLAN) == warnings_for("eth0.10, eth0", VLAN, ETH0) == expected
     assert warnings_for("eth0", ETH0, VLAN) == warnings_for("eth0.10", ETH0, VLAN) == []
 
 
@@ -163,8 +163,8 @@ def test_host_with_all_libraries_has_no_problem() -> None:
 
 
 def test_missing_libpcap_is_a_problem() -> None:
-    (said,) = problems_without("pcap")
-    assert said.startswith("t.yaml: libpcap cannot be loaded: the throttler's capture filter is compiled by it")
+    (problem,) = problems_without("pcap")
+    assert problem.startswith("t.yaml: libpcap cannot be loaded: the throttler's capture filter is compiled by it")
 
 
 @pytest.mark.parametrize(("netfilter", "policy"), NFTABLES_NEEDS)
@@ -176,10 +176,10 @@ def test_missing_libnftables_is_a_problem_if_it_is_needed(netfilter: str, policy
 
 
 def test_missing_bpf_is_a_warning() -> None:
-    (said,) = problems_without("bpf")
-    assert said.startswith("t.yaml: warning: libbpf.so.1 cannot be loaded: caps then begin without pacing")
-    (said,) = problems_without("no such library", release="5.10.0-28-amd64")
-    assert said.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")
+    (problem,) = problems_without("bpf")
+    assert problem.startswith("t.yaml: warning: libbpf.so.1 cannot be loaded: caps then begin without pacing")
+    (problem,) = problems_without("no such library", release="5.10.0-28-amd64")
+    assert problem.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")
 
 
 ALWAYS, FOR_UPLOADS = {"htb", "pfifo", "packet sockets", "socket diagnostics"}, {"ifb", "tbf", "nftables at ingress"}
@@ -194,13 +194,13 @@ def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str
     settings, loaded = settings_with("iptables"), load_policy(policy, "p.yaml")
     tried = needed_of_kernel(settings, loaded, lambda _: True)
     assert set(tried) == {"iptables"} | ALWAYS | (FOR_UPLOADS if policy == UPLOADS else set())
-    said = [
+    problems = [
         str(each)
         for each in kernel_problems(settings, loaded, dict.fromkeys(ALWAYS | FOR_UPLOADS | {"iptables"}, "no"))
     ]
-    assert len(said) == len(tried)
+    assert len(problems) == len(tried)
     ifb = "t.yaml:2: policy: IFB does not work (no), kernel option CONFIG_IFB: capped uploads wait on such a device"
-    assert [each.startswith(ifb) for each in said if "IFB does" in each] == [True] * (policy == UPLOADS)
+    assert [each.startswith(ifb) for each in problems if "IFB does" in each] == [True] * (policy == UPLOADS)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def test_only_the_configured_backend_is_tried(netfilter: str, words: str) -> Non
     """Defect: the check tried no backend, and the daemon did not start."""
     settings, loaded = settings_with(netfilter), load_policy(DOWNLOADS, "p.yaml")
     assert set(needed_of_kernel(settings, loaded, lambda _: True)) - ALWAYS == {netfilter}
-    (said,) = kernel_problems(settings, loaded, dict.fromkeys(("iptables", "nftables", "auto"), "refused"))
-    assert str(said).startswith(f"t.yaml:3: netfilter: {words}")
+    (problem,) = kernel_problems(settings, loaded, dict.fromkeys(("iptables", "nftables", "auto"), "refused"))
+    assert str(problem).startswith(f"t.yaml:3: netfilter: {words}")
     assert list(kernel_problems(settings, loaded, {netfilter: None})) == []
 
 

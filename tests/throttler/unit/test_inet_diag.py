@@ -162,9 +162,9 @@ def test_sweep_keeps_four_tuples_of_listed_sockets_only() -> None:
     decoder = trained_decoder()
     first, second = decode(decoder, *BODIES)
     decoder.begin_sweep()
-    (again,) = decode(decoder, SUBFLOW)
+    (repeated,) = decode(decoder, SUBFLOW)
     decoder.end_sweep()
-    assert again.four_tuple is first.four_tuple
+    assert repeated.four_tuple is first.four_tuple
     one, other = decode(decoder, *BODIES)
     assert one.four_tuple is first.four_tuple
     assert other.four_tuple is not second.four_tuple

@@ -61,7 +61,7 @@ def test_late_entries_do_not_count() -> None:
 def test_number_of_remembered_joins_is_bounded() -> None:
     reaction = JoinLatency()
     for number in range(2 * MAX_REMEMBERED):
-        made, wanted = four_tuple("10.1.0.1", number + 1), four_tuple("10.2.0.1", number + 1)
-        reaction.applied([made], 100.0)
+        applied, wanted = four_tuple("10.1.0.1", number + 1), four_tuple("10.2.0.1", number + 1)
+        reaction.applied([applied], 100.0)
         reaction.joined(100.0, [wanted], {wanted})
     assert len(reaction._made) == len(reaction._waiting) == MAX_REMEMBERED

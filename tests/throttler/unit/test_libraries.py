@@ -86,8 +86,8 @@ def test_python_iptables_is_loaded_with_its_adapter_only() -> None:
 
 def test_libraries_that_are_already_loaded_are_not_changed() -> None:
     pytest.importorskip("distutils", reason="Python has it up to 3.11")
-    whole = "import distutils, pyroute2, scapy.data\nbefore = pyroute2.NDB\n"
-    loaded_by(whole + DAEMON + "assert pyroute2.NDB is before and scapy.data.MANUFDB.d")
+    complete = "import distutils, pyroute2, scapy.data\nbefore = pyroute2.NDB\n"
+    loaded_by(complete + DAEMON + "assert pyroute2.NDB is before and scapy.data.MANUFDB.d")
 
 
 def test_replaced_library_can_be_imported_afterwards() -> None:

@@ -181,8 +181,8 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
         if fed % 50 == 0:
             events += tracker.expire(time)
             asked = tracker.questions.take(time)
-            there = [rng.choice(paths).kernel_subflow(four_tuple=each) for each in asked if rng.random() < 0.5]
-            events += tracker.answer(asked, {each.four_tuple: each for each in there}, time)
+            listed = [rng.choice(paths).kernel_subflow(four_tuple=each) for each in asked if rng.random() < 0.5]
+            events += tracker.answer(asked, {each.four_tuple: each for each in listed}, time)
         subscriber.receive(events)
         events_seen += len(events)
         if fed % 100 == 0:

@@ -152,8 +152,8 @@ class TestCounted:
 
     def test_impossible_flags_and_ports_are_ignored(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
-        odd = replace(path.syn(), flags=SYN | FIN), replace(path.syn(), flags=SYN | RST)
-        assert kinds_of_events(tracker, *odd, replace(path.syn(), destination_port=80), path.from_proxy(SYN)) == []
+        invalid = replace(path.syn(), flags=SYN | FIN), replace(path.syn(), flags=SYN | RST)
+        assert kinds_of_events(tracker, *invalid, replace(path.syn(), destination_port=80), path.from_proxy(SYN)) == []
         assert not any(tracker.table_sizes.values())
         open_connection(tracker, host)
         feed(tracker, path.from_client(ACK, Malformed(1, "short", b""), Malformed(None, "long", b"")))

@@ -69,16 +69,16 @@ def test_resync_gives_the_same_result_however_the_dump_is_cut(
     items = [item for index, count in known if index % 3 < 2 for item in PATHS[index].established()[-count:]]
     time = max((item.time for item in items), default=1000.0) + 5
     dump = [PATHS[index].kernel_subflow(backup=backup) for index, backup in listed]
-    whole, cut = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
-    feed(whole, *items)
+    undivided, cut = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
+    feed(undivided, *items)
     feed(cut, *items)
-    expected = whole.resync(dump, time)
+    expected = undivided.resync(dump, time)
     resync = cut.begin_resync(time)
     edges = [0, *sorted(cuts), len(dump)]
     events = [event for start, end in pairwise(edges) for event in resync.add(dump[start:end])] + finish(resync, limit)
     assert events == expected
-    assert dict(cut.connections) == dict(whole.connections)
-    assert cut.table_sizes == whole.table_sizes
+    assert dict(cut.connections) == dict(undivided.connections)
+    assert cut.table_sizes == undivided.table_sizes
     check_tables(cut, LIMITS)
 
 

@@ -67,8 +67,10 @@ def test_new_connection_displaces_the_longest_lingering_one_of_its_client() -> N
     for path in paths:
         feed(tracker, path.kernel(ENDS))
     assert kinds_of_events(tracker, path_of(1, 70).kernel(CREATED)) == [ENDED, OPENED, ACTIVE]
-    left = [path.host.token for path in paths if path.host.token in tracker.connections]
-    assert left == [path.host.token for path in paths[1:]], "only the connection that has lingered longest is removed"
+    remaining = [path.host.token for path in paths if path.host.token in tracker.connections]
+    assert remaining == [path.host.token for path in paths[1:]], (
+        "only the connection that has lingered longest is removed"
+    )
     assert tracker.counters.lingering_evicted == 1
     check_tables(tracker, SMALL)
 

@@ -104,7 +104,7 @@ def test_unreadable_frame_gives_none(link: int, frame: bytes) -> None:
 
 @pytest.mark.parametrize(("link", "frame"), READABLE.values(), ids=READABLE)
 def test_frame_cut_before_its_payload_gives_none(link: int, frame: bytes) -> None:
-    whole = frame.index(PRIO) + len(PRIO)
-    for size in range(whole):
+    length = frame.index(PRIO) + len(PRIO)
+    for size in range(length):
         assert parse_frame(frame[:size], 1.5, "eth0", link) is None
-    assert parse_frame(frame[:whole], 1.5, "eth0", link) is not None
+    assert parse_frame(frame[:length], 1.5, "eth0", link) is not None

@@ -218,15 +218,15 @@ def test_restart_keeps_connections_within_the_rule_in_any_order(
 def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
     tracker = Tracker([PORT], SMALL)
     others = [path_of(1, client) for client in (1, 2)]
-    many = [path_of(number) for number in range(ROOM)]
-    events = tracker.resync([path.kernel_subflow() for path in (*others, *many)], 2000.0)
+    paths = [path_of(number) for number in range(ROOM)]
+    events = tracker.resync([path.kernel_subflow() for path in (*others, *paths)], 2000.0)
     assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + ROOM // 2, ROOM // 2)
-    feed(tracker, many[0].host.closed())
+    feed(tracker, paths[0].host.closed())
     assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS], (
         "its client already has more connections than there is room for"
     )
     assert kinds_of_events(tracker, path_of(1, client=3).kernel(CREATED)) == [OPENED, ACTIVE]
-    stay = [*others, *many[1 : ROOM // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
+    stay = [*others, *paths[1 : ROOM // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
     assert EXCESS not in kinds(tracker.resync([path.kernel_subflow() for path in stay], 2010.0))
     events = tracker.resync([path.kernel_subflow() for path in (*stay, path_of(96))], 2020.0)
     assert kinds(events) == [EXCESS], "the rule also applies to a later dump"
@@ -322,9 +322,9 @@ class Sockets:
         self._keeps = keeps
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
-        stayed = [each for number, each in enumerate(four_tuples) if self._keeps(number)]
-        self.closed += [each for each in four_tuples if each not in stayed]
-        return dict.fromkeys(stayed, str(refusal(struct.pack("=i", -95), "close TCP sockets")))
+        still_open = [each for number, each in enumerate(four_tuples) if self._keeps(number)]
+        self.closed += [each for each in four_tuples if each not in still_open]
+        return dict.fromkeys(still_open, str(refusal(struct.pack("=i", -95), "close TCP sockets")))
 
 
 def excess_events(count: int = 1, time: float = 60.0) -> list[Event]:

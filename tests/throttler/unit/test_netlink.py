@@ -189,9 +189,11 @@ def close_many(
     diagnostics = SocketDiagnostics((3128,))
     diagnostics._look_ups._socket.close()
     diagnostics._look_ups._socket = kernel  # type: ignore[assignment]
-    stayed = diagnostics.close_sockets([FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in range(1, 201)])
+    still_open = diagnostics.close_sockets(
+        [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in range(1, 201)]
+    )
     diagnostics.close()
-    return kernel, {four_tuple.remote_port: str(error) for four_tuple, error in stayed.items()}
+    return kernel, {four_tuple.remote_port: str(error) for four_tuple, error in still_open.items()}
 
 
 def test_sockets_that_stay_open_are_returned_and_the_others_closed() -> None:
@@ -202,9 +204,9 @@ def test_sockets_that_stay_open_are_returned_and_the_others_closed() -> None:
         (SOCK_DESTROY, 70): errno.EPERM,
         (SOCK_DESTROY, 71): errno.ENOENT,
     }
-    kernel, stayed = close_many(refused, {})
+    kernel, still_open = close_many(refused, {})
     assert kernel.closed == [port for port in range(1, 201) if port not in (2, 3, 70, 71)]
-    assert stayed == {
+    assert still_open == {
         2: "look up TCP sockets: ENOMEM (Cannot allocate memory)",
         70: "close TCP sockets (CONFIG_INET_DIAG_DESTROY): EPERM (Operation not permitted)",
     }
@@ -213,19 +215,19 @@ def test_sockets_that_stay_open_are_returned_and_the_others_closed() -> None:
 @pytest.mark.parametrize("unread", [0, 1])
 def test_unreadable_answers_do_not_prevent_closing_other_sockets(unread: int) -> None:
     """This applies to answers to look-ups and to closes. It is unknown which sockets of that batch stayed open."""
-    kernel, stayed = close_many({}, {unread: NO_BUFFER_SPACE})
-    batch = list(stayed)
+    kernel, still_open = close_many({}, {unread: NO_BUFFER_SPACE})
+    batch = list(still_open)
     assert batch == list(range(1, len(batch) + 1)), "the first batch stays open"
     assert kernel.closed == list(range(len(batch) + 1, 201))
     assert 0 < len(batch) < 200
-    assert all("No buffer space available" in why for why in stayed.values())
+    assert all("No buffer space available" in why for why in still_open.values())
 
 
 def test_kernel_that_does_not_answer_is_waited_for_once() -> None:
-    kernel, stayed = close_many({}, {2: TimeoutError("timed out")})
+    kernel, still_open = close_many({}, {2: TimeoutError("timed out")})
     assert kernel.datagrams == 3, "two datagrams closed a batch, and the third looked up the next"
     assert kernel.closed
-    assert list(stayed) == [port for port in range(1, 201) if port not in kernel.closed]
+    assert list(still_open) == [port for port in range(1, 201) if port not in kernel.closed]
 
 
 def test_failed_socket_dump_raises_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:

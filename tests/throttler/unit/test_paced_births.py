@@ -60,8 +60,8 @@ class CountingPacing(FakePacing):
         return self.can
 
     def take_calls(self) -> list[Mapping[Network, Birth | None]]:
-        taken, self.calls = self.calls, []
-        return taken
+        calls, self.calls = self.calls, []
+        return calls
 
 
 class Scene:
@@ -100,8 +100,8 @@ def test_unchanged_births_are_not_written_again(scene: Scene) -> None:
         assert scene.kernel.take_calls() == []
         changed = prefixes(299) | prefixes(1, OTHER)
         await scene.paced.set_births(changed)
-        gone = [*prefixes(300)][-1]
-        assert scene.kernel.take_calls() == [prefixes(1, OTHER) | {gone: None}]
+        removed = [*prefixes(300)][-1]
+        assert scene.kernel.take_calls() == [prefixes(1, OTHER) | {removed: None}]
         assert set(scene.planner.birth_classes) == {CLASS, OTHER_CLASS}
 
     asyncio.run(reload())
@@ -122,9 +122,9 @@ def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) 
         for births in (prefixes(1), {}):
             before = turns
             await scene.paced.set_births(births)
-            taken = scene.kernel.take_calls()
-            assert max(map(len, taken)) == BIRTHS_AT_ONCE
-            assert turns - before >= len(taken) - 1 > CLIENTS / BIRTHS_AT_ONCE - 1
+            calls = scene.kernel.take_calls()
+            assert max(map(len, calls)) == BIRTHS_AT_ONCE
+            assert turns - before >= len(calls) - 1 > CLIENTS / BIRTHS_AT_ONCE - 1
             assert len(scene.kernel.births) == (CLIENTS + 1 if births else 0)
         other_task.cancel()
 

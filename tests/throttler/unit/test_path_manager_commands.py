@@ -23,11 +23,11 @@ def requests_to_close(monkeypatch: pytest.MonkeyPatch, four_tuple: FourTuple, *a
     """Close a subflow with a kernel that gives *answers* in turn. Return how many requests it got."""
     monkeypatch.setattr(family, "find_family", lambda: (30, 0))
     monkeypatch.setattr(family, "_NETLINK_GENERIC", 0)
-    left = list(answers)
+    remaining = list(answers)
     subflows = SubflowCommands()
-    connect_fake(subflows._netlink, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", -left.pop(0)))])
+    connect_fake(subflows._netlink, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", -remaining.pop(0)))])
     subflows.close_subflow(7, four_tuple)
-    return len(answers) - len(left)
+    return len(answers) - len(remaining)
 
 
 @pytest.mark.parametrize(

@@ -385,10 +385,12 @@ def test_first_match_of_each_kind_decides_and_none_exempts_from_its_kind() -> No
     assert [reason for _, _, reason in lines(subject, subflow("10.77.1.2"), subflow(WIFI))] == [
         "exempted by rule a; exempted from steering by rule a"
     ] * 2
-    alone = "does not apply: only 1 active subflow (needs 2)"
-    assert lines(subject, subflow("10.77.1.4"))[0][2] == f"rule c {alone}; rule e {alone}"
+    not_met = "does not apply: only 1 active subflow (needs 2)"
+    assert lines(subject, subflow("10.77.1.4"))[0][2] == f"rule c {not_met}; rule e {not_met}"
     both = policy("- {name: a, throttle: {rate: 1mbit}, steer: {mode: smallest-delay}, when: {min_paths: 2}}\n")
-    assert lines(both, subflow("10.77.1.4"))[0][2] == f"rule a {alone}", "the reason is given once for cap and steering"
+    assert lines(both, subflow("10.77.1.4"))[0][2] == f"rule a {not_met}", (
+        "the reason is given once for cap and steering"
+    )
 
 
 def test_uploads_have_their_own_budget_rule_and_are_never_steered() -> None:

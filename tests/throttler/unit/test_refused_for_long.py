@@ -41,12 +41,12 @@ TIMES = 200
 SUBFLOWS = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in (1, 2)]
 
 
-def assert_no_cycles(once: Callable[[], object]) -> None:
-    """Call *once* many times, and ignore its refusals. Check that this leaves no reference cycles."""
+def assert_no_cycles(action: Callable[[], object]) -> None:
+    """Call *action* many times, and ignore its refusals. Check that this leaves no reference cycles."""
     gc.collect()
     for _ in range(TIMES):
         with contextlib.suppress(KernelError, PlanError):
-            once()
+            action()
     assert gc.collect() < TIMES
 
 

@@ -203,7 +203,7 @@ def test_version_0_dialogue_is_described_without_keys(replay: Run, form: tuple[s
         segments = [(line[0] == ">", line[2:]) for line in lines]
         assert f"0 connections, 0 subflows and {len(VERSION_0)} segments" in out
     expected = [(from_client, text) for from_client, _, _, text in VERSION_0 if text]
-    assert [(way, str(text).partition(": asks for")[0]) for way, text in segments] == expected
+    assert [(direction, str(text).partition(": asks for")[0]) for direction, text in segments] == expected
 
 
 def test_connections_from_before_the_capture_are_reported(replay: Run) -> None:

@@ -72,8 +72,8 @@ def test_reordered_data_and_data_after_a_gap_are_counted(replay: Run) -> None:
         shuffled[place] = (LABORATORY[place][0], "v0", LABORATORY[number][2])
     _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
     assert replay(pcap(shuffled), policy=BUDGET)[1].splitlines()[-1] == expected.splitlines()[-1]
-    lost = [each for number, each in enumerate(LABORATORY) if number not in data[1:4]]
-    assert "30.0 KB down" in replay(pcap(lost), policy=BUDGET)[1]
+    received = [each for number, each in enumerate(LABORATORY) if number not in data[1:4]]
+    assert "30.0 KB down" in replay(pcap(received), policy=BUDGET)[1]
 
 
 # Bytes carried by one subflow

@@ -40,8 +40,8 @@ def test_rest_after_a_very_long_turn_is_short() -> None:
 
 
 def test_loop_that_waits_often_needs_no_rest() -> None:
-    begun = Respite(0.0, 0.0)
-    assert not any(begun.seconds(period * 0.02, period * 0.02 * 0.8) for period in range(1, 100))
+    respite = Respite(0.0, 0.0)
+    assert not any(respite.seconds(period * 0.02, period * 0.02 * 0.8) for period in range(1, 100))
 
 
 @pytest.mark.parametrize("real_time", [True, False])

@@ -104,10 +104,10 @@ def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypa
 
 def test_objects_that_cannot_be_read_are_made_anew() -> None:
     async def scenario(bench: Bench) -> None:
-        made = bench.netfilter.log.count("make sets")
+        creations = bench.netfilter.log.count("make sets")
         bench.netfilter.unreadable = 1
         await bench.reconciler.verify()
-        assert bench.netfilter.log.count("make sets") == made + 1
+        assert bench.netfilter.log.count("make sets") == creations + 1
         assert bench.reconciler.counters.repairs == 1
 
     run_with_reconciler(scenario)
@@ -115,11 +115,11 @@ def test_objects_that_cannot_be_read_are_made_anew() -> None:
 
 def test_failed_repair_is_tried_again_without_other_changes() -> None:
     async def scenario(bench: Bench) -> None:
-        made = bench.netfilter.log.count("make sets")
+        creations = bench.netfilter.log.count("make sets")
         bench.netfilter.unreadable, bench.netfilter.unprepared = 1, 3
         with pytest.raises(KernelError, match="out of memory"):
             await bench.reconciler.verify()
-        await until(lambda: bench.netfilter.log.count("make sets") > made)
+        await until(lambda: bench.netfilter.log.count("make sets") > creations)
         assert not bench.netfilter.unprepared
 
     run_with_reconciler(scenario)

@@ -67,8 +67,8 @@ class FakeConsumer:
 
     def observe(self, samples: Samples) -> Iterator[None]:
         asked = samples.asked
-        there = {each for each in asked if each in samples.sockets}
-        self.given.append((len(asked), set(asked), there, samples.complete))
+        existing = {each for each in asked if each in samples.sockets}
+        self.given.append((len(asked), set(asked), existing, samples.complete))
         yield
 
     def failed(self, now: float) -> None:
@@ -279,8 +279,8 @@ def test_subflow_that_joins_during_sampling_is_looked_up(
         await sampling
 
     # The dump has already passed the new subflow's place in the kernel's table.
-    there = list(sockets.by_four_tuple.values())
-    monkeypatch.setattr(sockets, "pieces", lambda: (there[at : at + 60] for at in range(0, 1000, 60)))
+    listed = list(sockets.by_four_tuple.values())
+    monkeypatch.setattr(sockets, "pieces", lambda: (listed[at : at + 60] for at in range(0, 1000, 60)))
     run(work())
     ((_, asked, found, _),) = consumer.given
     assert {subflow(5000), subflow(6000)} <= asked

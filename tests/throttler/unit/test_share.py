@@ -128,7 +128,7 @@ def test_no_limit_is_set_while_nothing_changes() -> None:
     observe(scene, 0.0, 6.0)
     scene.vanished = set(tuples[1:])
     observe(scene, 6.0, 6.0)
-    found = {each: taken for each in tuples if (taken := scene.sample(each, 13.0)) is not None}
+    found = {each: limit for each in tuples if (limit := scene.sample(each, 13.0)) is not None}
     limits = list(scene.transitions.observe(tuples, found, 13.0))
     assert sum(len(each.wanted) for each in limits) == 0
 

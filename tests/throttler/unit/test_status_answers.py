@@ -102,9 +102,9 @@ async def test_summary_agrees_with_the_list_of_connections(tmp_path: Path) -> No
     policies = [UNCAPPED, CAPPED, BOTH_WAYS, CAPPED.replace("paths: [a]", "paths: [a, b]")]
     async with running(tmp_path, CAPPED, kernel) as scene:
         for turn in range(60):
-            token, there = chance.randrange(12), kernel.sockets.by_four_tuple
-            for known in [each for each, socket in there.items() if socket.token == token]:
-                del there[known]
+            token, sockets = chance.randrange(12), kernel.sockets.by_four_tuple
+            for known in [each for each, socket in sockets.items() if socket.token == token]:
+                del sockets[known]
             clients = chance.sample([WIFI, LTE, "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
             kernel.sockets.connect(token, *clients, port=40_000 + chance.randrange(3) + 10 * token)
             resync(scene, 3.0 * turn)

@@ -34,7 +34,7 @@ async def test_events_of_a_connections_life(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        begun = time.time()
+        start = time.time()
         found = events_of(scene)
         assert kinds(found) == ["connection", "subflow", "subflow", "decided", "applied"]
         assert {each["token"] for each in found} == {"00000007"}
@@ -44,7 +44,7 @@ async def test_events_of_a_connections_life(tmp_path: Path) -> None:
         assert (decided["path"], decided["rule"], decided["direction"]) == ("a", "cap-a", "down")
         assert "rule cap-a caps path a at 5 Mbit/s" in decided["text"]
         assert applied["text"] == "10.1.0.1:40000 on path a: cap of rule cap-a in force"
-        assert all(begun - 10 < each["time"] <= time.time() for each in found)
+        assert all(start - 10 < each["time"] <= time.time() for each in found)
         await scene.reload(UNCAPPED)
         kernel.sockets.by_four_tuple.clear()
         resync(scene, later=5.0)

@@ -36,7 +36,7 @@ def explained_subflows(scene: Scene, **request: object) -> list[dict[str, Any]]:
 async def test_cap_is_explained(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    begun = time.time()
+    start = time.time()
     async with running(tmp_path, CAPPED, kernel) as scene:
         wifi, lte = explained_subflows(scene, client=WIFI)
         assert wifi == {
@@ -55,7 +55,7 @@ async def test_cap_is_explained(tmp_path: Path) -> None:
             "stages": [],
             "cap_state": "in force",
         }
-        assert begun <= wifi["since"] <= time.time()
+        assert start <= wifi["since"] <= time.time()
         assert (lte["verdict"], lte["rate"], lte["rule"], lte["cap_state"]) == ("not capped", None, None, "none")
         assert lte["tried"][0]["failed"] == "it is on path b, not on a"
 
@@ -119,14 +119,14 @@ async def test_stage_that_a_reload_began_is_as_old_as_the_policy(tmp_path: Path)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        begun = explained_subflows(scene, token="7")[1]["since"]
+        since = explained_subflows(scene, token="7")[1]["since"]
         # Wait longer than the rounding of times.
-        await until(lambda: time.time() > begun + 0.001)
+        await until(lambda: time.time() > since + 0.001)
         reloaded = time.time()
         await scene.reload(STEERED)
         stages = {each["stage"]: each for each in explained_subflows(scene, token="7")[1]["stages"]}
         assert stages.keys() == {"budgets", "steering"}
-        assert begun < reloaded <= min(each["since"] for each in stages.values())
+        assert since < reloaded <= min(each["since"] for each in stages.values())
         kernel.sockets.connect(8, WIFI, LTE, port=40_001)
         resync(scene, later=5.0)
         for subflow in explained_subflows(scene, token="8"):
@@ -141,13 +141,13 @@ async def test_steering_begins_with_the_second_subflow(tmp_path: Path) -> None:
     async with running(tmp_path, STEERED, kernel) as scene:
         for later, clients in ((5.0, (WIFI,)), (3605.0, (WIFI, LTE))):
             kernel.sockets.connect(8, *clients)
-            begun = time.time()
+            start = time.time()
             resync(scene, later)
         first, second = explained_subflows(scene, token="8")
         for subflow in (first, second):
             (steering,) = [each for each in subflow["stages"] if each["stage"] == "steering"]
-            assert steering["since"] >= begun + 3605
-        assert first["since"] < begun + 3600
+            assert steering["since"] >= start + 3605
+        assert first["since"] < start + 3600
 
 
 @scenario
@@ -169,9 +169,9 @@ async def test_stage_has_no_start_time_if_its_event_was_displaced(tmp_path: Path
 
 def shift_clocks(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[], float]) -> None:
     """Start the daemon at *start*. From then on, its clocks are *ahead* seconds before the event loop's."""
-    begun = time.monotonic()
+    at_first = time.monotonic()
     clock = SimpleNamespace(
-        time=lambda: start + ahead() + time.monotonic() - begun, monotonic=lambda: time.monotonic() + ahead()
+        time=lambda: start + ahead() + time.monotonic() - at_first, monotonic=lambda: time.monotonic() + ahead()
     )
     for module in (actions, budgets, daemon, decisions, engine):
         monkeypatch.setattr(module, "time", clock)

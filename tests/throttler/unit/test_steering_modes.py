@@ -59,14 +59,14 @@ class Scene:
         before = dict(self.delivered)
         for _ in range(round(seconds / TICK)):
             self.ticks += 1
-            there = self.carry(self.actions)
-            for four_tuple, rate in there.items():
+            rates = self.carry(self.actions)
+            for four_tuple, rate in rates.items():
                 self.delivered[four_tuple] += rate / 8 * TICK
             if self.ticks % round(self.spacing / TICK) == 0:
                 now = self.ticks * TICK
                 samples = [
                     sample(ft, now, self.delivered[ft], self.waiting, self.outstanding.get(ft, 0), self.rtt)
-                    for ft in there
+                    for ft in rates
                 ]
                 before_this, self.actions = self.actions, self.steering.observe(now, samples, {})
                 for ft, action in self.actions.items():
@@ -203,10 +203,10 @@ def test_faster_second_path_gets_only_the_overflow(demand: float, spacing: float
         nonlocal backlog
         action = actions.get(ETHERNET, Action(True, None, ""))
         room = 0.0 if action.backup else min(60.0, 0.94 * (action.rate or 1e9) / MBIT)
-        there = demand + backlog / TICK
-        ethernet = min(room, there)
-        wifi = min(15.0, there - ethernet)
-        backlog = (there - ethernet - wifi) * TICK
+        wanted = demand + backlog / TICK
+        ethernet = min(room, wanted)
+        wifi = min(15.0, wanted - ethernet)
+        backlog = (wanted - ethernet - wifi) * TICK
         scene.waiting = min(500_000, round(backlog * MBIT / 8))
         return {ETHERNET: ethernet * MBIT, WIFI: wifi * MBIT}
 

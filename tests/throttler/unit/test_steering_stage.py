@@ -415,8 +415,8 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
             for number, (_, first) in enumerate(flows):
                 first.go_on(STEP)
                 first.waiting = waiting if (number + round(now[0] / STEP)) % 2 else 0
-            there = sampled(now[0], [each.socket for pair in flows for each in pair])
-            for effect in observed(stage, there).effects:
+            samples = sampled(now[0], [each.socket for pair in flows for each in pair])
+            for effect in observed(stage, samples).effects:
                 assert isinstance(effect, SetBackup)
                 stage.confirmed(effect)
                 (found.add if effect.backup else found.discard)(effect.token)

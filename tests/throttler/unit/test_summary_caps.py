@@ -95,19 +95,19 @@ async def test_summary_counts_the_classes_of_all_verdicts(tmp_path: Path) -> Non
     policies = [policy(share, paths) for share in ("path", "client", "connection") for paths in ("[a, b]", "[b]")]
     async with running(tmp_path, policies[0], kernel) as scene:
         for turn in range(60):
-            token, there = chance.randrange(8), kernel.sockets.by_four_tuple
-            for known in [each for each, socket in there.items() if socket.token == token]:
-                del there[known]
+            token, sockets = chance.randrange(8), kernel.sockets.by_four_tuple
+            for known in [each for each, socket in sockets.items() if socket.token == token]:
+                del sockets[known]
             clients = chance.sample(["10.1.0.1", "10.2.0.1", "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
             kernel.sockets.connect(token, *clients, port=40_000 + 10 * token)
             engine = scene.engine
-            engine.take_events(engine.tracker.resync(list(there.values()), time.monotonic() + 3.0 * turn))
+            engine.take_events(engine.tracker.resync(list(sockets.values()), time.monotonic() + 3.0 * turn))
             if turn % 5 == 4:
                 await scene.reload(chance.choice(policies))
             for direction in Direction:
                 found = caps(scene, "classes", "shared_classes", "total_ceil", direction=direction.value)
                 assert {path: each for path, each in found.items() if each[0]} == count_classes(scene, direction)
-        there.clear()
+        sockets.clear()
         engine.take_events(engine.tracker.resync([], time.monotonic() + 1000.0))
         assert len(engine.traffic._classes) == 0
 

@@ -129,8 +129,8 @@ def test_plan_reads_times_in_the_policys_zone_and_accepts_volumes(
     assert not capped()
     assert not capped("--used", "v=999 MB")
     assert capped("--used", "v=1 GB")
-    for wrong in ("w=1 GB", "v=1 gb", "v"):
-        assert main([*plan, "--used", wrong]) == FAILED
+    for argument in ("w=1 GB", "v=1 gb", "v"):
+        assert main([*plan, "--used", argument]) == FAILED
         assert capsys.readouterr().err.startswith("--used: ")
 
 
@@ -205,9 +205,9 @@ def test_plan_names_connections_without_a_class(
     (settings.parent / "policy.yaml").write_text(f"version: 1\npaths: {{any: {{subflow: initial}}}}\n{rules}\n")
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     lines = capsys.readouterr().out.splitlines()
-    left = "no HTB class is left: 1 caps are in use; share caps by path or by client"
-    assert lines[3:5] == ["# connection 00000002", f"#   lacks a cap (down): {left}"]
-    assert f"# {left}" in lines
+    message = "no HTB class is left: 1 caps are in use; share caps by path or by client"
+    assert lines[3:5] == ["# connection 00000002", f"#   lacks a cap (down): {message}"]
+    assert f"# {message}" in lines
     assert len([line for line in lines if line.startswith("tc class")]) == 3, (
         "the plan has the link's class, the default class, and one cap"
     )
@@ -225,12 +225,12 @@ def test_plan_of_a_dry_run_prints_only_comments(settings: Path, capsys: pytest.C
 @pytest.mark.usefixtures("present")
 def test_check_without_errors_prints_a_summary(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--config", str(settings)]) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines() == [
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
         f"{settings}: no errors",
         f"{settings.parent}/policy.yaml: 2 paths, 1 rule, no errors",
     ]
-    assert said.err == ""
+    assert captured.err == ""
 
 
 @pytest.mark.usefixtures("present")
@@ -250,9 +250,9 @@ def test_check_warns_of_an_interface_that_stands_on_another(
     monkeypatch.setattr(link, "stands_on", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
     assert main(["check", "--config", str(settings)]) == 0
     words = "warning: interfaces: wan1 stands on wan0, and its packets are seen on both"
-    (said,) = (each for each in capsys.readouterr().err.splitlines() if "stands on" in each)
-    assert said.startswith(f"{settings}:1: {words}")
-    assert said.endswith("; list wan1 or wan0 alone")
+    (warning,) = (each for each in capsys.readouterr().err.splitlines() if "stands on" in each)
+    assert warning.startswith(f"{settings}:1: {words}")
+    assert warning.endswith("; list wan1 or wan0 alone")
 
 
 @pytest.mark.usefixtures("present")
@@ -265,10 +265,10 @@ def test_check_looks_for_the_libraries_of_the_daemon(
     assert capsys.readouterr().err.startswith(f"{settings}: warning: netfilter: libnftables cannot be loaded: ")
     monkeypatch.setattr(throttler_needs, "loads", lambda name: "pcap" not in name)
     assert main(["check", "--config", str(settings)]) == FAILED
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith(f"{settings}: libpcap cannot be loaded: ")
-    assert said.err.endswith("; apt install libpcap0.8\n")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert captured.err.startswith(f"{settings}: libpcap cannot be loaded: ")
+    assert captured.err.endswith("; apt install libpcap0.8\n")
 
 
 @pytest.mark.usefixtures("present")
@@ -278,9 +278,9 @@ def test_check_tries_the_kernel_features_of_the_daemon(
     """Defect: check found no errors on a kernel without HTB, or IFB for uploads, and the daemon did not start."""
     monkeypatch.setattr(feature_probe, "try_out", lambda features: ({"htb": "No such file or directory"}, ""))
     assert main(["check", "--config", str(settings)]) == FAILED
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith(
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert captured.err.startswith(
         f"{settings}: HTB does not work (No such file or directory), kernel option CONFIG_NET_SCH_HTB: "
     )
     monkeypatch.setattr(feature_probe, "try_out", lambda features: ({}, "only root may make a network namespace"))
@@ -366,9 +366,9 @@ def test_missing_interface_is_an_error_of_the_settings(
 ) -> None:
     present[:] = ["lo", "eth0"]
     assert main([command, "--config", str(settings)]) == status
-    said = capsys.readouterr()
-    assert said.err == f"{settings}:1: interfaces: there is no interface wan0 on this host; there are: eth0, lo\n"
-    assert not said.out
+    captured = capsys.readouterr()
+    assert captured.err == f"{settings}:1: interfaces: there is no interface wan0 on this host; there are: eth0, lo\n"
+    assert not captured.out
 
 
 @pytest.mark.usefixtures("present")

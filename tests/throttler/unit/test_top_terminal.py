@@ -88,8 +88,8 @@ class Terminal:
         os.close(self._theirs)
 
 
-def plain(written: bytes) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode(errors="replace"))
+def plain(output: bytes) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode(errors="replace"))
 
 
 @contextmanager
@@ -104,11 +104,11 @@ def shown(
             terminal.close()
 
 
-def is_restored(terminal: Terminal, written: bytes) -> bool:
+def is_restored(terminal: Terminal, output: bytes) -> bool:
     return (
         terminal.modes == terminal.before
-        and written.count(ALTERNATE) == written.count(NORMAL) > 0
-        and written.rindex(CURSOR_ON) > written.rindex(CURSOR_OFF)
+        and output.count(ALTERNATE) == output.count(NORMAL) > 0
+        and output.rindex(CURSOR_ON) > output.rindex(CURSOR_OFF)
     )
 
 

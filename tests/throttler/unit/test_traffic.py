@@ -34,8 +34,8 @@ def verdict(
 
 
 def connection(token: int, *subflows: FourTuple, interface: str = "w0") -> Connection:
-    there = [Subflow(each, True, 0, 0, False, interface, 0.0) for each in subflows]
-    return Connection(token, tuple(there), 0.0)
+    tracked = [Subflow(each, True, 0, 0, False, interface, 0.0) for each in subflows]
+    return Connection(token, tuple(tracked), 0.0)
 
 
 class Bench:
@@ -53,9 +53,9 @@ class Bench:
             self.traffic.begin({})
 
     def decide(self, token: int, *verdicts: Verdict, interface: str = "w0") -> None:
-        there = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
+        known = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
         before = self.verdicts.pop(token, ())
-        for decision in self.comparer.decisions(token, there, before, verdicts, self.now, is_dry=self.is_dry):
+        for decision in self.comparer.decisions(token, known, before, verdicts, self.now, is_dry=self.is_dry):
             self.traffic.decided(decision)
         self.verdicts[token] = verdicts
         self.tokens |= dict.fromkeys((each.four_tuple for each in verdicts), token)
@@ -409,12 +409,12 @@ def test_subflow_counts_of_paths_and_caps_agree_with_the_verdicts(decisions: lis
             *(verdict(known, path, cap=cap) for known, path, cap in down),
             *(verdict(known, path, Direction.UP, cap) for known, path, cap in up),
         )
-        there = [each for verdicts in bench.verdicts.values() for each in verdicts]
-        paths = Counter(each.path for each in there if each.direction is Direction.DOWN)
+        all_verdicts = [each for verdicts in bench.verdicts.values() for each in verdicts]
+        paths = Counter(each.path for each in all_verdicts if each.direction is Direction.DOWN)
         assert {key.path: total.subflows for key, total in bench.traffic.paths.items() if total.subflows} == paths
-        caps = Counter(CapKey("cap", each.path, each.direction) for each in there if each.scope is not None)
+        caps = Counter(CapKey("cap", each.path, each.direction) for each in all_verdicts if each.scope is not None)
         assert {key: total.subflows for key, total in bench.traffic.caps.items() if total.subflows} == caps
-        assert bench.traffic.capped == len({each.four_tuple for each in there if each.scope is not None})
+        assert bench.traffic.capped == len({each.four_tuple for each in all_verdicts if each.scope is not None})
 
 
 def test_socket_of_an_earlier_connection_does_not_count_for_a_later_one() -> None:

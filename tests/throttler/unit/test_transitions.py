@@ -318,11 +318,11 @@ def test_level_of_a_cap_is_computed_once_for_all_new_subflows(monkeypatch: pytes
 
 def test_limits_of_a_killed_daemon_are_lifted_unless_a_cap_needs_them() -> None:
     scene = Scene(rule())
-    left = FULL_FLIGHT._replace(max_pacing_rate=5_000_000)
+    limited = FULL_FLIGHT._replace(max_pacing_rate=5_000_000)
     for number in (1, 2):
-        scene.tcp[subflow(number)] = left
+        scene.tcp[subflow(number)] = limited
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    adopted = [KernelSubflow(1, subflow(n), True, 0, 0, False, 0.0, cookie=n, tcp=left) for n in (1, 2)]
+    adopted = [KernelSubflow(1, subflow(n), True, 0, 0, False, 0.0, cookie=n, tcp=limited) for n in (1, 2)]
     scene.do(scene.transitions.adopt(adopted, 0.0))
     scene.run(0.01)
     assert scene.limits[2] == NO_LIMIT
@@ -392,10 +392,10 @@ def test_subflow_in_a_transition_to_another_cap_keeps_the_old_one() -> None:
     assert scene.limits[1].rate is not None
     assert scene.limits[1].rate <= 5_000_000, "the subflow is never without a limit in between"
     scene.run(2.0, start=2.1)
-    (later,) = scene.planner.entries.desired.values()
-    assert later.minor != entry.minor
+    (new_entry,) = scene.planner.entries.desired.values()
+    assert new_entry.minor != entry.minor
     scene.planner.expire(NOW)
-    assert set(scene.planner.classes.desired) == {later.minor}
+    assert set(scene.planner.classes.desired) == {new_entry.minor}
 
 
 def test_subflow_that_loses_and_regains_its_cap_between_slices_starts_anew() -> None:
@@ -403,10 +403,10 @@ def test_subflow_that_loses_and_regains_its_cap_between_slices_starts_anew() -> 
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.do(scene.transitions.follow(0.0))
-    many = [subflow(1), *(FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\2\0\1", port) for port in range(2000))]
+    subflows = [subflow(1), *(FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\2\0\1", port) for port in range(2000))]
     sample = scene.sample(subflow(1), 0.0)
     assert sample is not None
-    slices = scene.transitions.observe(many, {subflow(1): sample}, 0.0)
+    slices = scene.transitions.observe(subflows, {subflow(1): sample}, 0.0)
     scene.do(next(slices))
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.do(scene.transitions.follow(0.0))
@@ -439,12 +439,12 @@ def test_compensation_may_begin_between_any_two_slices(slice_number: int) -> Non
     many = [verdict(number, other) for number in range(10, 310)]
     scene.planner.set_verdicts(1, few, NOW)
     scene.planner.set_verdicts(2, many, NOW)
-    there = [each.four_tuple for each in (*few, *many)]
-    scene.tcp = dict.fromkeys(there, IDLE)
+    four_tuples = [each.four_tuple for each in (*few, *many)]
+    scene.tcp = dict.fromkeys(four_tuples, IDLE)
     while scene.planner.has_moved:
         scene.do(scene.transitions.follow(10.0))
-    samples = {each: sample for each in there if (sample := scene.sample(each, 10.0)) is not None}
-    for number, limits in enumerate(scene.transitions.observe(there, samples, 10.0)):
+    samples = {each: sample for each in four_tuples if (sample := scene.sample(each, 10.0)) is not None}
+    for number, limits in enumerate(scene.transitions.observe(four_tuples, samples, 10.0)):
         scene.do(limits)
         if number == slice_number:
             for cap in scene.planner.shared_soft_caps():

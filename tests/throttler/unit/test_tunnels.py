@@ -103,14 +103,14 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
             if tracker.wants_resync:
                 events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
         assert EventKind.DISAGREEMENT not in {each.kind for each in events}
-        there = [each for each in tracker.connections.values() if each.is_tunnel]
+        tunnels = [each for each in tracker.connections.values() if each.is_tunnel]
         found = {
             subflow.four_tuple: (table.names[each.token], subflow.remote_id)
-            for each in there
+            for each in tunnels
             for subflow in each.subflows
         }
         assert found == last
-        assert len(there) == len({name for name, _ in last.values()}), "each tunnel is one connection"
+        assert len(tunnels) == len({name for name, _ in last.values()}), "each tunnel is one connection"
 
 
 def _lived(
@@ -285,10 +285,10 @@ async def test_paths_of_a_missing_daemon_end_after_a_while_and_return(
         kernel.tunnels.is_running = True
         await until(lambda: kernel.tunnels.classes)
         kernel.tunnels.is_running, kernel.tunnels.classes = False, {}
-        asked = kernel.tunnels.requests
+        requests = kernel.tunnels.requests
         await asyncio.sleep(0.05)
         assert tunnel_of(scene)["subflows"], "the paths stay for a while"
-        assert kernel.tunnels.requests == asked
+        assert kernel.tunnels.requests == requests
         monkeypatch.setattr(component, "GONE_SECONDS", 0.0)
         await until(lambda: len(scene.engine.tracker.connections) == 1)
         kernel.tunnels.is_running = True

@@ -66,8 +66,8 @@ class Upload:
 
     def send_again(self) -> None:
         """Send over Ethernet the bytes that Wi-Fi owes, and also some data that Wi-Fi has already carried."""
-        again, self.owed = self.owed, 0
-        self.received["ethernet"] += again + 100_000
+        missing, self.owed = self.owed, 0
+        self.received["ethernet"] += missing + 100_000
         self.twice += 100_000
 
     @property
@@ -243,12 +243,12 @@ def test_new_or_ended_subflow_owes_no_data() -> None:
     caps = {ends["ethernet"]: Capped(SHARED, CAP)}
     other = third.ends["wifi"]._replace(remote=bytes((10, 78, 3, 2)))
     scene.detector.watch(1, [ends["wifi"], other], caps)
-    gone = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
+    unrelated = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
     for step in range(80):
         scene.now += TICK
         upload.go_on(TICK)
-        there = [*upload.sockets, *([gone] if step < 40 else [])]
-        for changed in scene.detector.observe(sampled(scene.now, there)):
+        sockets = [*upload.sockets, *([unrelated] if step < 40 else [])]
+        for changed in scene.detector.observe(sampled(scene.now, sockets)):
             scene.changes += [scene.now] * len(changed)
     upload.wifi = 0
     scene.run(SILENT_SECONDS)

@@ -95,8 +95,8 @@ class Scene:
             self.now += STEP_SECONDS
             list(self.transitions.step(self.now))
             if not self.broken:
-                asked = self.transitions.urgent()
-                self.transitions.observe(asked, {each: self.sample(each) for each in asked}, self.now)
+                urgent = self.transitions.urgent()
+                self.transitions.observe(urgent, {each: self.sample(each) for each in urgent}, self.now)
             if self.planner.entries.desired:
                 had += [spec.ceil for spec in self.planner.classes.desired.values()]
         return had

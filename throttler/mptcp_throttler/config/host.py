@@ -24,7 +24,7 @@ from mptcp_throttler.policy.values import Network, Prefixes
 
 
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
-    """Yield a problem for each part of *settings* that this host lacks. *as_daemon*: this process will be the daemon."""
+    """Yield a problem for each item of *settings* that this host lacks. *as_daemon*: the process becomes the daemon."""
     there = [name for _, name in socket.if_nameindex()]
     for name in settings.interfaces:
         if name not in there:
