@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Check the settings against the host. The daemon refuses to start on an error; what it can do without is a warning."""
+"""Check the settings against the host. The daemon refuses to start on an error; it starts despite warnings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mptcp_throttler.policy.values import Network, Prefixes
 
 
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
-    """Yield what this host lacks of *settings*. *as_daemon*: this process becomes the daemon."""
+    """Yield a problem for each item of *settings* that this host lacks. *as_daemon*: the process becomes the daemon."""
     there = [name for _, name in socket.if_nameindex()]
     for name in settings.interfaces:
         if name not in there:
@@ -83,7 +83,7 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
     prefixes = Prefixes((each, True) for each in wanted)
     connected = (each for table in _tables() for each in sockets(table.splitlines(), ESTABLISHED))
     clients = {unmap(each.remote) for each in connected if each.local_port in settings.listen_ports}
-    # Not this host's own, monitoring for one.
+    # Ignore connections of this host itself, such as those of monitoring.
     seen = sorted(each for each in clients if not ip_address(each).is_loopback)
     if seen and not any(map(prefixes.holds, seen)):
         message = f"of {counted(len(seen), 'client')} connected now none is on a path: {ip_address(seen[0])}, for one"

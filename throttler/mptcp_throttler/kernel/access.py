@@ -42,7 +42,7 @@ def _class_counters(settings: Settings, direction: Direction) -> Mapping[int, Cl
 
 @dataclass(frozen=True, slots=True)
 class KernelAccess:
-    """How each part is opened. All raise KernelError if the kernel refuses, except ``prefer_event_loop``."""
+    """The functions that open each part. All raise KernelError if the kernel refuses, except ``prefer_event_loop``."""
 
     traffic_control: Callable[[Settings], HtbTrafficControl] = lambda s: HtbTrafficControl(
         s.interfaces, s.ownership, s.state_directory

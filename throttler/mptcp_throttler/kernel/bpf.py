@@ -27,10 +27,11 @@ a paused download.
 
 A second map gives initial options by client prefix (longest match) when a subflow is accepted. So even before the first
 sample, little data waits on a subflow that will have a cap, and its first segments are few and use the cap's HTB class
-(SO_PRIORITY, tc-htb(8)). The program clears the class after some segments, by when the entry, if any, exists. It raises
-the small TCP_NOTSENT_LOWAT after much data without a limit, or a subflow without a verdict would stay slow. Under a
-very low cap a join rests (rate 0) from its acceptance, because the scheduler would give it 32 kB at a time at first.
-The first subflow never rests, because no other would carry its data. Plain TCP is not changed.
+(SO_PRIORITY, tc-htb(8)). The program clears the class after some segments; by then, the subflow's netfilter entry
+exists if it needs one. It raises the small TCP_NOTSENT_LOWAT after much data without a limit, or a subflow without a
+verdict would stay slow. Under a very low cap a join rests (rate 0) from its acceptance, because the scheduler would
+give it 32 kB at a time at first. The first subflow never rests, because no other would carry its data. Plain TCP is not
+changed.
 
 A third program puts the counters of a closing connection into a map: a dump does not show sockets that closed since the
 last one.
@@ -127,7 +128,7 @@ class SocketPacing:
         self._limits.update({_COOKIE.pack(each): _LIMIT.pack(*_value(limits[each], self._most)) for each in limits})
 
     def forget(self, cookies: Iterable[int]) -> None:
-        """Remove the sockets' limits from the map; the sockets keep the options already set."""
+        """Remove the limits of sockets from the map; the options that are already set on the sockets stay."""
         self._limits.delete([_COOKIE.pack(each) for each in cookies])
 
     async def check(self) -> list[str]:
@@ -270,18 +271,19 @@ class ProgramConstants:
 
 
 class Bpf(bpf.Bpf):
-    """Adds one program on the cgroup hierarchy, and iterators."""
+    """Adds to the base class one program on the cgroup hierarchy, and iterators."""
 
     _name: str
     _program: int
     _link: int | None = None
 
-    def attach_sock_ops(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> None:
-        """Run the program for TCP sockets of the whole cgroup hierarchy, beside other programs. Raises KernelError.
+    def attach_sock_ops(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> None:
+        """Run the program for TCP sockets of the whole cgroup hierarchy; other programs still run. Raises KernelError.
 
-        *maps* are by their names in the program. It is detached when this object is closed or the process ends.
+        *maps* has the maps by their names in the program. The program is detached when this object is closed or the
+        process ends.
         """
-        self._name, self._program = program, self._load(program, told, maps)
+        self._name, self._program = program, self._load(program, constants, maps)
         self._attach()
 
     def _attach(self) -> None:
@@ -301,15 +303,15 @@ class Bpf(bpf.Bpf):
     def put_right(self) -> list[str]:
         """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
         info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
-        told = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
-        if not told or any(info.raw[_LINK_CGROUP]):
+        is_known = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
+        if not is_known or any(info.raw[_LINK_CGROUP]):
             return []
         self._attach()
         return [f"the BPF program {self._name} was detached"]
 
-    def tcp_iterator(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
+    def tcp_iterator(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> int:
         """Load a program for :meth:`iterate`. Needs Linux 5.16 with BTF and CAP_PERFMON. Raises KernelError."""
-        descriptor = self._load(program, told, maps)
+        descriptor = self._load(program, constants, maps)
         return self.made(
             self.library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
         )
@@ -326,13 +328,13 @@ class Bpf(bpf.Bpf):
         except OSError as error:
             raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
 
-    def _load(self, program: str, told: ProgramConstants, maps: Mapping[str, Map]) -> int:
-        (descriptor,) = self.load(PROGRAMS / f"{program}.o", told.packed(), maps, PROGRAMS / "build").values()
+    def _load(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> int:
+        (descriptor,) = self.load(PROGRAMS / f"{program}.o", constants.packed(), maps, PROGRAMS / "build").values()
         return descriptor
 
 
 class MirroredMap:
-    """A map and a copy of its wanted entries, because others may change the map. Methods raise KernelError."""
+    """A map and a copy of its wanted entries, because other programs may change the map. Methods raise KernelError."""
 
     def __init__(self, loaded: Bpf, table: Map) -> None:
         self._bpf = loaded

@@ -7,7 +7,7 @@ after a timestamp or SACK. It compares these preceding bytes too; otherwise one 
 of its timestamp. An IPv6 segment with extension headers is not captured; the kernel's events still report its subflow.
 
 The filter passes incoming frames to a listening port and outgoing ones from it; an incoming frame from a listening port
-was sent by somebody else. Loopback delivers each frame in both directions; only the incoming one is read.
+comes from another host, and is dropped. Loopback delivers each frame in both directions; only the incoming one is read.
 
 The socket has protocol 0 (packet(7)) until filter and buffer are set; otherwise it would receive frames of other
 interfaces, and the kernel would count overflows of the small buffer as dropped.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries the kernel features of the throttler: those of ``mptcp_common.throttler_trial``, and netfilter by the daemon's
-adapters. Run it in a network namespace that ends with the process; see ``try_out``.
+"""Tries the kernel features that the throttler needs: those of ``mptcp_common.throttler_trial``, and netfilter through
+the daemon's adapters. It runs in a network namespace that ends with the process; see ``try_out``.
 
-Prints one JSON object: feature to null if it works, otherwise to the reason.
+It prints one JSON object, which maps each feature to null if the feature works, otherwise to the reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENTRIES = {
     )
     for local, remote in (("192.0.2.1", "198.51.100.1"), ("2001:db8::1", "2001:db8:1::1"))
 }
-"""One per family, from documentation networks."""
+"""One entry per address family, with addresses from documentation networks."""
 
 
 async def _use(netfilter: Netfilter) -> None:
@@ -79,13 +79,13 @@ _TRIALS: Mapping[str, Callable[[], None]] = {
 
 
 def try_out(features: Iterable[str]) -> tuple[Results, str]:
-    """Return whether each of *features* works, and why nothing could be tried, empty if it was."""
+    """Return whether each of *features* works, and the reason if none could be tried (otherwise empty)."""
     return in_fresh_namespace(__name__, list(features))
 
 
 def main() -> None:
     tries = {feature: do for feature, do in _TRIALS.items() if feature in sys.argv[1:]}
-    # Nobody else changes this namespace's tables, so avoid the host's lock. A memfd always ends with the process.
+    # No other program changes this namespace's tables, so avoid the host's lock. A memfd always ends with the process.
     os.environ["XTABLES_LOCKFILE"] = f"/proc/self/fd/{os.memfd_create('xtables.lock')}"
     print(json.dumps(attempt(tries)))
 

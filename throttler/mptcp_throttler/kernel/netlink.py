@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Netlink (netlink(7)) where pyroute2 is too slow or has no message class.
+"""Netlink (netlink(7)), for requests for which pyroute2 is too slow or has no message class.
 
-Used for thousands of messages per second (set entries, path-manager events, socket diagnostics) and for root qdiscs,
-which are saved and restored byte for byte. Everything else uses pyroute2.
+These are thousands of messages per second (set entries, path-manager events, socket diagnostics), and root qdiscs,
+which are saved and restored byte for byte. All other requests use pyroute2.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ REPLACE = NLM_F_CREATE | 0x100  # make an object, or replace it (NLM_F_REPLACE)
 NLA_NESTED, NLA_NET_BYTEORDER, NLA_TYPE_MASK = 0x8000, 0x4000, 0x3FFF
 
 OUR_PORTS = 0x4D50 << 16
-"""The upper 16 bits of our sockets' port ids: a notification has the port id of the socket that made the change. Above
-every process id, which the kernel assigns by default."""
+"""The upper 16 bits of our sockets' port ids: a notification has the port id of the socket that made the change. Our
+port ids are above every process id, which is the port id that the kernel assigns by default."""
 
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP_INTR = 0x1, 0x4, 0x10
 _SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP = 270, 1
@@ -82,7 +82,7 @@ def integer(value: bytes) -> int:
 def listen(
     protocol: int, groups: Iterable[int], what: str, *, buffer: int = 0, drops: Sequence[tuple[int, int, int, int]] = ()
 ) -> socket.socket:
-    """Return a non-blocking socket that is in multicast *groups*, with a receive buffer of that many bytes.
+    """Return a non-blocking socket that is in multicast *groups*, with a receive buffer of *buffer* bytes (0: default).
 
     *drops* is a classic BPF program of struct sock_filter (linux/filter.h) for unwanted messages. Raises KernelError.
     """

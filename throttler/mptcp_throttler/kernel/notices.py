@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kernel notifications about changes by others: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
+"""Kernel notifications about other programs' changes: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
 
 Each message has the port id of the netlink socket that made the change, which distinguishes our own changes. Our
 adapters' sockets have special port ids (``netlink.OUR_PORTS``), which a socket filter drops in the kernel; those of
-libnftables are looked up in /proc. Other programs' port ids are mostly their process ids, so the process can be named.
-The kernel does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
+libnftables are looked up in /proc. Other programs' port ids are mostly their process ids, so the log can name the
+process. The kernel does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _PORT_AT = 12  # offset of the port id in the netlink header
 _MOST_PROCESSES = 1 << 22  # PID_MAX_LIMIT: a larger port id is not a process id
 _LIMIT = 256
 
-UNKNOWN = "somebody whom the kernel does not name"
+UNKNOWN = "an unknown process"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """A change to an object of ours or below ours, and its author, as texts."""
+    """A change to one of our objects, or to an object below it, and the author of the change, as texts."""
 
     what: str
     who: str
@@ -62,10 +62,10 @@ class NoticeSource:
         self._socket.close()
 
     def read(self) -> Iterator[KernelChange]:
-        """Yield changes by others; report lost messages as a change of everything."""
+        """Yield other programs' changes; report lost messages as one change of unknown objects."""
         for data in datagrams(self._socket, _LIMIT):
             if data is None:
-                yield KernelChange("more than there was room to hear of", UNKNOWN)
+                yield KernelChange("unknown objects, because the kernel lost notifications", UNKNOWN)
                 continue
             for kind, _, _, port, body in messages(data):
                 yield from self._changes(kind, port, body)

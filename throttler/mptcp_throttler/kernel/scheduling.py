@@ -3,9 +3,10 @@
 
 A joining subflow must not wait behind the proxy's transfers. A nice value does not suffice: the running process first
 uses up its slice of some milliseconds. So the event loop, which has little to do, has real-time priority. Even if it is
-busy, ordinary processes get no less than beside nice -20: the kernel reserves 50 ms of each second for them, against
-11 ms for one process of nice 0. It would take 50 ms in one piece and block the loop (``kernel.sched_rt_runtime_us``;
-since Linux 6.12 its deadline server), so the loop rests by itself, a few milliseconds at a time.
+busy, ordinary processes get at least as much time as if the loop had nice -20 instead: the kernel reserves 50 ms of
+each second for them, against 11 ms for one process of nice 0. The kernel would take these 50 ms in one piece and block
+the loop (``kernel.sched_rt_runtime_us``; since Linux 6.12 its deadline server), so the loop rests by itself, a few
+milliseconds at a time.
 
 All other processes and threads that we start are ordinary: workers and status copies may compute for long and must not
 alternate with the loop. But they must not starve: the loop waits for a worker that holds Python's lock, so workers get
@@ -39,8 +40,8 @@ LONGEST_REST_SECONDS = 0.02  # limit, so that a turn of seconds does not cause a
 def prefer_event_loop() -> None:
     """Give the calling thread real-time priority, if the kernel allows.
 
-    It refuses without CAP_SYS_NICE, and in a cgroup without a real-time budget. An administrator's policy (chrt(1),
-    ``CPUSchedulingPolicy=``) stays.
+    It refuses without CAP_SYS_NICE, and in a cgroup without a real-time budget. A policy that an administrator set
+    (chrt(1), ``CPUSchedulingPolicy=``) is kept.
     """
     prefer_worker()
     if os.sched_getscheduler(0) != os.SCHED_OTHER:

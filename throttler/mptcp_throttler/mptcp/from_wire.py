@@ -3,9 +3,9 @@
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.
 
-Segments never add, change or end a subflow: anybody can send them, and the kernel drops many of them. Rules:
+Segments never add, change or end a subflow: any host can send them, and the kernel drops many of them. Rules:
 
-- The proxy's SYN/ACK shows the interface by which the subflow leaves. Anybody can send the client's SYN.
+- The proxy's SYN/ACK shows the interface by which the subflow leaves. Any host can send the client's SYN.
 - A join that the proxy answers with a RST or in plain TCP counts as refused.
 - A RST or MP_FASTCLOSE asks for a look-up of the subflows: if both sides give up a connection at the same time, no
   event reports its end.

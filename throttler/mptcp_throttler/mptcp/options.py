@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parse MPTCP options: the bytes of a TCP header's options in, frozen dataclasses out. Derive what proves keys.
+"""Parse the MPTCP options of a TCP header into frozen dataclasses, and compute tokens and HMACs from keys.
 
 Sources: RFC 8684, 3; kind 30, subtypes in figure 19. The parser recognises the forms of RFC 6824 (version 0), which
 Linux does not speak, but reads the keys of MP_CAPABLE only in version 1. Rules:

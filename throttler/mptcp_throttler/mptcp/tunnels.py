@@ -98,7 +98,7 @@ class TunnelTable:
                     yield four_tuple, self._path(name, path, four_tuple, now)
 
     def _sign(self, begun: int, path: Mapping[str, Any], now: float) -> _Sign:
-        """Return when the path was last heard of or carried something: packets may outlive the relay's daemon."""
+        """Return the last sign of life, a message or carried data: packets may pass after the relay's daemon ended."""
         counters, silent = (int(path["bytes_sent"]), int(path["bytes_received"])), path["silent_s"]
         heard = -math.inf if silent is None else now - float(silent)
         before = self._signs.get(begun)

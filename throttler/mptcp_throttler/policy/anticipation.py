@@ -89,7 +89,7 @@ class Anticipation:
         """In the order of ``last``: :meth:`_remember` moves a client to the end."""
         self._young: dict[int, _Young] = {}  # by token
         self._settled: dict[int, _Young | None] = {}
-        """Connections that tell nothing more about their client; None if their beginning was not seen."""
+        """Connections that give no more information about their client; None if their beginning was not seen."""
         self._flips: dict[bytes, bool] = {}
         self._windows: list[tuple[float, int]] = []  # heap: window end, token
 
@@ -136,7 +136,7 @@ class Anticipation:
         young = self._young.pop(token, None)
         if young is not None and young.until is not None:
             self._leave(young)
-            # Simultaneous connections count once: together they tell no more than one.
+            # Simultaneous connections count once: together they give no more information than one.
             if young.began >= young.known.last:
                 self._missed(young, SHORT_MISS, now)
 

@@ -34,7 +34,7 @@ class Subject(NamedTuple):
 
 
 class Named(Section):
-    """A section that has a name elsewhere: as a key, or that of the rule in which it stands. The policy sets it."""
+    """A section that gets its name from the policy: its key there, or the name of the rule that contains it."""
 
     _name: str = PrivateAttr("")
 
@@ -103,7 +103,7 @@ class PathMatch(Named):
 
 
 class Situation(NamedTuple):
-    """All that the answers about a subflow depend on, except the clock."""
+    """Everything on which the answers about a subflow depend, except the clock."""
 
     path_bits: int  # bit set of the paths that the subflow is on, by position in the policy
     from_clients: int  # bit set of the rules from whose clients any active subflow of the connection comes

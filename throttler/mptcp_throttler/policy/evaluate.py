@@ -7,9 +7,9 @@ Cap, budget and steering are three independent questions, for each direction. Th
 question (``none`` included), catches the subflow and whose conditions the connection meets. Then the cap is lifted from
 a subflow on the last usable path. A backup subflow is usable only while there is no regular one (RFC 8684, 3.3.8).
 
-Two subflows are on different paths if they match different ``paths`` of the policy, or if one of them matches none:
-what a cap keeps from one of two subflows over one uplink has nowhere else to go. In a policy without ``paths``, which
-cannot tell uplinks apart, each subflow counts as a path.
+Two subflows are on different paths if they match different ``paths`` of the policy, or if one of them matches none: if
+two subflows share an uplink and one has a cap, its data cannot move to another uplink. In a policy without ``paths``,
+which cannot tell uplinks apart, each subflow counts as a path.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _compiled(policy: Policy) -> CompiledPolicy:
 
 
 class _Facts(NamedTuple):
-    """What the policy says of a subflow regardless of the rest of its connection."""
+    """The policy's properties of a subflow that do not depend on the rest of its connection."""
 
     path: str | None  # the first path that it is on
     path_bits: int  # bit set of all its paths, by position in the policy
@@ -180,7 +180,7 @@ class CompiledPolicy:
         ]
 
     def _places(self, facts: Sequence[_Facts]) -> Sequence[int]:
-        """Return what tells the paths of subflows apart."""
+        """Return a value for each subflow; subflows on the same path have equal values."""
         return [each.path_bits for each in facts] if self.policy.paths else range(len(facts))
 
     def _situations(self, subflows: Sequence[Subflow], facts: Sequence[_Facts], expected: int) -> list[Situation]:
@@ -240,7 +240,7 @@ class CompiledPolicy:
     def _also(
         self, kind: Kind, situation: Situation, direction: Direction, reason: str
     ) -> tuple[CompiledRule | None, str]:
-        """Return the rule that meters or steers the subflow, and *reason* with why none does."""
+        """Return the rule that meters or steers the subflow, and *reason*, with the cause added if no rule does."""
         found, passed_over = self._first(kind, situation, direction)
         if found is not None and found.exempts:
             return None, joined(reason, f"exempted from {_PLURAL[kind]} by rule {found.rule.name}", direction)
@@ -249,7 +249,8 @@ class CompiledPolicy:
         return found, reason
 
     def _first(self, kind: Kind, situation: Situation, direction: Direction) -> tuple[CompiledRule | None, str | None]:
-        """Return the deciding rule, and why the nearest to matching of those above that catch the subflow does not."""
+        """Return the deciding rule. Also return, for the rule above it that catches the subflow and is nearest to
+        matching, the reason why it does not match."""
         passed_over: list[tuple[int, str]] = []
         decides: CompiledRule | None = None
         for each in self._rules[direction][kind]:

@@ -64,7 +64,7 @@ LONGEST_RETRY: Final = 300.0  # seconds
 
 
 class Kind(enum.Enum):
-    """The three questions about a subflow. Each is answered for itself: the first rule that answers it decides."""
+    """The three questions about a subflow. For each of them separately, the first rule that answers it decides."""
 
     THROTTLE = "throttle"  # which cap does the subflow have?
     BUDGET = "budget"  # which budget meters it?
@@ -72,7 +72,7 @@ class Kind(enum.Enum):
 
 
 class Share(enum.Enum):
-    """Among whom one cap is shared: who falls into the same HTB class."""
+    """The subflows that share one cap, and so one HTB class."""
 
     __hash__ = object.__hash__
 
@@ -82,7 +82,7 @@ class Share(enum.Enum):
 
 
 class Direction(enum.Enum):
-    """Which way the capped packets go."""
+    """The direction of the capped packets."""
 
     # Members are singletons, and Enum's own hash runs in Python each time.
     __hash__ = object.__hash__
@@ -417,7 +417,7 @@ class Rule(Section):
 
     @property
     def budget_guard(self) -> bool:
-        """Whether the guard may relax the caps of ``budget``: only if the rule says so, as they are about money."""
+        """Whether the guard may relax the caps of ``budget``: only if the rule allows it, because they limit costs."""
         return self.guard and "guard" in self.model_fields_set
 
     def least_paths(self, kind: Kind) -> int:

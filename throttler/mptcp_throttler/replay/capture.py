@@ -39,7 +39,7 @@ class Captured(NamedTuple):
 
 
 class CaptureFile:
-    """The segments of one file, readable once. Its counters count skipped packets on the way."""
+    """The segments of one file, readable once. Its counters count the packets skipped meanwhile."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
@@ -71,7 +71,7 @@ class CaptureFile:
         except OSError as error:
             raise CaptureError(f"{self._name}: cannot be read: {reason(error)}") from error
         except Exception as error:
-            # Scapy may raise anything on unexpected bytes.
+            # Scapy may raise any exception on unexpected bytes.
             raise CaptureError(f"{self._name}: is no capture file, pcap or pcapng: {reason(error)}") from error
 
     def _segments(self, reader: Any) -> Iterator[Captured]:

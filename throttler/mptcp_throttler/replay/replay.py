@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Replay captured segments: what the throttler would have known and decided. Pure.
+"""Replay captured segments: find what the throttler would have known and decided. Pure.
 
 Each segment goes to the tracker, and the policy decides on the tracker's events, as in the daemon. The clock is the
 time of the capture. Differences from the daemon:
@@ -61,7 +61,7 @@ class Entry:
 @dataclass(slots=True)
 class Carried:
     """Data bytes that one subflow carried: in each direction, the advance of the highest sequence number. So each byte
-    counts once, however often it is sent; a gap counts at once, and data that fill it later do not."""
+    counts once, even if it is sent several times; a gap counts at once, and the data that fill it later do not."""
 
     cookie: int
     token: int = 0
@@ -131,8 +131,8 @@ class Replay:
         return {**asdict(self._tracker.counters), "unproven_joins": self._endpoint.unproven_joins}
 
     def take(self, captured: Captured) -> Iterator[Entry]:
-        """Process a segment to or from the proxy's ports. Yield what fell due before it, the segment itself if it
-        signals anything, and its effects."""
+        """Process a segment to or from the proxy's ports. Yield the entries that were due before it, the segment itself
+        if it carries signalling, and its effects."""
         segment = captured.segment
         yield from self._advance(segment.time)
         now = self.now
@@ -149,8 +149,8 @@ class Replay:
         if before is not None:
             self._count(captured, four_tuple, from_client)
         yield from self._follow(self._tracker.segment(segment))
-        for told in self._endpoint.take(segment, four_tuple, from_client):
-            yield from self._follow(self._tracker.kernel_event(told))
+        for event in self._endpoint.take(segment, four_tuple, from_client):
+            yield from self._follow(self._tracker.kernel_event(event))
         if (begun := self._active.get(four_tuple)) is not None and begun is not before:
             begun.begin(segment, from_client)
             self._count(captured, four_tuple, from_client)
@@ -212,7 +212,7 @@ class Replay:
         return captured
 
     def _signals(self, segment: Segment, four_tuple: FourTuple) -> bool:
-        """Return whether the segment is worth a line: SYN, FIN, RST, or any option but DSS."""
+        """Return whether the segment gets a line: it has SYN, FIN, RST, or any option other than DSS."""
         if segment.flags & _SYN:
             if segment.options:
                 self._asked[four_tuple] = True
@@ -332,7 +332,7 @@ class Replay:
         yield Entry(self.now, "decided", text, token, verdict.four_tuple, details=details)
 
     def _end_cap(self, key: _Key, token: int | None = None, verdict: Verdict | None = None) -> Entry:
-        """End the cap on a subflow; *verdict* has the reason if the subflow goes on uncapped."""
+        """End the cap on a subflow; *verdict* has the reason if the subflow continues without a cap."""
         rule, since, before = self._caps.pop(key)
         seconds, carried = self.now - since, self._carried(key) - before
         total = self.rules[rule]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Brings the kernel to the planner's desired state, and keeps it there.
+"""Makes the kernel's state equal to the planner's desired state, and keeps it equal.
 
 docs/contract.md defines the order: a class is made before the entries that name it, and an entry is deleted before its
 class. A packet whose priority names a missing class would pass unshaped. If the kernel refuses a change, the other

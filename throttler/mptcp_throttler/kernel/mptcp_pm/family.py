@@ -7,8 +7,8 @@ regular one is usable. The in-kernel path manager selects subflows by local addr
 proxy share. The userspace one selects by token and both addresses; it manages only connections accepted while
 ``net.mptcp.pm_type`` was 1.
 
-A socket does not show who made it backup; any program with the token may. So flags found at a start are a predecessor's
-only if a note in the state directory says so (:class:`FlagsNote`).
+A socket does not show which program made it backup; any program that knows the token may do so. So flags found at a
+start are a predecessor's only if a note in the state directory says so (:class:`FlagsNote`).
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class FlagsNote:
             self._written = True
 
     def take_over(self) -> bool:
-        """Return whether present flags are a predecessor's; from now on they count as ours."""
+        """Return whether the flags on sockets are a predecessor's; from now on they count as ours."""
         left, self._left = bool(self._left), False
         return left
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The keeper: a process that listens to path-manager events for a throttler, and outlives it.
 
-While ``net.mptcp.pm_type`` is 1 the kernel refuses every MP_JOIN unless somebody listens to ``mptcp_pm_events``. This
+While ``net.mptcp.pm_type`` is 1 the kernel refuses every MP_JOIN unless a socket listens to ``mptcp_pm_events``. This
 also applies to connections accepted then, even after the sysctl is restored. So the keeper holds a second subscribed
-socket. When the throttler ends, killed or not, the keeper restores the sysctls at once. It listens until the last
-connection accepted before has ended.
+socket. When the throttler ends, killed or not, the keeper restores the sysctls at once. It continues to listen until
+the last connection accepted before then has ended.
 
 It runs by its file name in an interpreter without site packages and imports only a little of the standard library, to
 stay small and robust. Sources: net/mptcp/pm.c, net/mptcp/pm_userspace.c, linux/inet_diag.h, linux/mptcp.h.

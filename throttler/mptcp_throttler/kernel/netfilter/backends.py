@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The netfilter backends, and which of them this host uses.
+"""The netfilter backends, and the choice of one for this host.
 
 A new backend needs a row in ``mptcp_common.throttler_needs``, with its name and what it needs of a host, and a module
 of that name here: a :class:`Backend`. Neither this process nor the kernel loads any of a backend until it is asked.
@@ -47,7 +47,7 @@ def preview(wanted: str, entries: Mapping[FourTuple, Target], ownership: Ownersh
 
 
 def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
-    """Open the backend *wanted*, or for "auto" the first that this host supports. Raises KernelError if none is."""
+    """Open the backend *wanted*, or for "auto" the first supported one. Raises KernelError if none is supported."""
     missing = []
     for name in BACKENDS if wanted == BY_EITHER else (wanted,):
         found = backend(name)

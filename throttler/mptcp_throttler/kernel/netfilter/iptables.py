@@ -79,11 +79,11 @@ class IptablesNetfilter:
                         f"with other options, remove it: ipset destroy {name}"
                     ) from error
         for is_ipv6 in (False, True):
-            await asyncio.sleep(0)  # reading a table takes milliseconds: let a new subflow get its turn
+            await asyncio.sleep(0)  # reading a table takes milliseconds: let the event loop handle new subflows first
             await self._edit_postrouting(is_ipv6, keep=self._rules(is_ipv6))
 
     def _rules(self, is_ipv6: bool) -> list[Any]:
-        """Return the rules for one family: packets with data get their subflow's class, those without data get none."""
+        """Return the rules for one family: packets with data get their subflow's class, other packets get no class."""
         rules = []
         small = _small_packets(6 if is_ipv6 else 4)
         try:
@@ -131,7 +131,7 @@ class IptablesNetfilter:
         ]
 
     async def _edit_postrouting(self, is_ipv6: bool, keep: list[Any]) -> None:
-        """Make *keep* our only rules in mangle POSTROUTING; leave foreign rules alone.
+        """Make *keep* our only rules in mangle POSTROUTING; do not change foreign rules.
 
         A commit replaces the whole table. It fails with EAGAIN if a program changed it without the lock: retry.
         """
@@ -275,7 +275,8 @@ def in_use() -> bool:
 def _registered() -> list[bool]:
     """Return the families (whether IPv6) for which this network namespace has the mangle table.
 
-    Only root may read that. For other users our sets decide, which our rules keep in place.
+    Only root may read the list of tables. For other users, the existence of our sets decides: our rules refer to them,
+    so they cannot be removed first.
     """
     found = []
     for is_ipv6, name in ((False, "ip_tables_names"), (True, "ip6_tables_names")):

@@ -53,7 +53,7 @@ _KEYS = {4: struct.Struct("!4sH2x4sH2x"), 6: struct.Struct("!16sH2x16sH2x")}
 
 
 class _Context(ctypes.c_void_p):
-    """A pointer; ctypes does not turn a type of its own into a number."""
+    """A pointer. ctypes would convert a plain ``c_void_p`` result into a number, but not a subclass."""
 
 
 class LibNftables:
@@ -100,7 +100,7 @@ class LibNftables:
 
 
 class NftablesNetfilter:
-    """One of our tables, in the network namespace in which this object is created."""
+    """The Netfilter port on one of our tables, in the network namespace in which this object is created."""
 
     def __init__(self, table: NftTable) -> None:
         self._table = table
@@ -133,7 +133,8 @@ class NftablesNetfilter:
         _, whole = await self._read_entries()
         if whole:
             await self._drop_unused_chains(chains)
-        # Somebody may have flushed a class chain, and chains refer to the device by index, which may have changed.
+        # Another program may have flushed a class chain, and chains refer to the device by its index, which may have
+        # changed.
         targets = sorted(set(self._uses) - {_FOREIGN}, key=nft_chain_name)
         for start in range(0, len(targets), _CHUNK):
             lines = (line for target in targets[start : start + _CHUNK] for line in self._table.chain(target))
@@ -166,7 +167,7 @@ class NftablesNetfilter:
                 differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
                 name = self._table.name
                 return [f"chain {nft_chain_name(each)} of table {name} is not as we made it" for each in differ[:1]]
-        return []  # too many concurrent changes; the next comparison will do
+        return []  # too many concurrent changes; the next comparison will find deviations
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:

@@ -40,7 +40,7 @@ _HEADER = struct.Struct("=IHHIIB")  # struct nlmsghdr, and the address family, w
 _HEADER_BYTES, _MESSAGE_BYTES = 16, 72  # sizeof(struct nlmsghdr), sizeof(struct inet_diag_msg)
 _ID_OFFSET = 4
 _ID_BYTES: dict[int, int] = {socket.AF_INET: 24, socket.AF_INET6: 36}
-"""Its ports and addresses, as many bytes as the family uses: an IPv4 address is the first 4 of 16 bytes."""
+"""Bytes of the socket id's ports and addresses, by family: an IPv4 address uses only the first 4 of 16 bytes."""
 _COOKIE = struct.Struct("=Q")
 _COOKIE_OFFSET = 44
 _INFO, _ULP, _MPTCP = (2,), (19,), (19, 3)

@@ -86,7 +86,7 @@ class HtbTree:
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
                 raise KernelError(f"{what}: {os.strerror(error.code)}{hint}") from error
-        # Always set both classes: a daemon may have been killed before it made them, or somebody changed them.
+        # Always set both classes: a daemon may have been killed before it made them, or another program changed them.
         for minor, parent in self._fixed:
             await _request([self._class(what, link, replace(_UNCAPPED, minor=minor), parent)])
         if fresh:
@@ -231,7 +231,7 @@ def _upload_device() -> Link | None:
 
 @asynccontextmanager
 async def _iproute() -> AsyncIterator[Any]:
-    """Open an AsyncIPRoute whose changes ``kernel.notices`` takes for ours. Raises KernelError."""
+    """Open an AsyncIPRoute whose changes ``kernel.notices`` recognizes as ours. Raises KernelError."""
     async with AsyncExitStack() as stack:
         try:
             ipr = await stack.enter_async_context(AsyncIPRoute())
@@ -242,7 +242,7 @@ async def _iproute() -> AsyncIterator[Any]:
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
-    failures: list[KernelError] = []  # the first only: see ``runtime.event_loop``
+    failures: list[KernelError] = []  # only the first one: see ``runtime.event_loop``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
         async for what, flags, kind, payload in in_turns(requests):

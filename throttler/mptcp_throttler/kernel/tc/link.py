@@ -120,7 +120,7 @@ def set_gso(link: Link, sizes: dict[str, int]) -> None:
 class Routes:
     """Looks up egress interfaces, in about 20 µs, in the network namespace in which it is created.
 
-    For subflows without captured packets, such as those older than the daemon. A local address may be on several
+    It serves subflows without captured packets, such as those older than the daemon. A local address may be on several
     interfaces, so it does not determine one.
     """
 
