@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The picture of a result, as PNG and SVG: :func:`draw`. ``FIGURES`` has the parts of each scenario's picture.
+"""The picture of an experiment, as PNG and SVG: :func:`draw`. ``FIGURES`` has the parts of each scenario's picture.
 
 A picture consists of rows of parts, whose sizes are in inches. At 100 dots per inch it is 920 dots wide, which is
 readable at the width of a page. Headings, legends and axes have their own space, so that no text covers data.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from .results import (
     RETRANSMISSION_SHARE,
     RETRANSMISSIONS,
     Case,
-    PaperResult,
+    Measurements,
+    representative,
 )
-from .summary import representative
 
 WIDTH = 9.2
 LEFT, RIGHT, BETWEEN = 0.78, 0.15, 0.85
@@ -67,7 +66,7 @@ class FigurePlan:
     legend: bool = True
 
 
-def _panels(result: PaperResult, until: float | None = None) -> tuple[Panel, ...]:
+def _panels(result: Measurements, until: float | None = None) -> tuple[Panel, ...]:
     """Return a panel for each case or, with *until* (seconds), for the begin of each case that has a cap.
 
     All panels with a cap have the same scale, and so have all others: with a common scale for both, low rates would not
@@ -90,19 +89,19 @@ def _in_rows(parts: Sequence[Panel], height: float) -> tuple[Row, ...]:
     return tuple(Row(height, tuple(parts[i : i + 2])) for i in range(0, len(parts), 2))
 
 
-def _wire(result: PaperResult) -> str:
+def _wire(result: Measurements) -> str:
     runs = [run for case in result.of_kind("panel") if (run := representative(result.valid(case.key)))]
     steps = [b - a for run in runs if run.series for a, b in zip(run.series.times, run.series.times[1:], strict=False)]
     mean = f", mean over {style.SMOOTHING * median(steps):.1g} s" if steps else ""
     return f"Bytes on the wire at the client{mean}. Bold: the run of median goodput; faint: the other runs."
 
 
-def throughput(result: PaperResult) -> FigurePlan:
+def throughput(result: Measurements) -> FigurePlan:
     """Return throughput over time, in a panel for each case."""
     return FigurePlan(_wire(result), _in_rows(_panels(result), 2.6))
 
 
-def transfers(result: PaperResult) -> FigurePlan:
+def transfers(result: Measurements) -> FigurePlan:
     """Return throughput over time, the transfers' durations, and an enlarged view of the begin of each cap."""
     done = Panel(lambda axes: bars(axes, result, result.of_kind("panel"), DURATION))
     rows = _in_rows((*_panels(result), done), 2.2)
@@ -111,7 +110,7 @@ def transfers(result: PaperResult) -> FigurePlan:
     return FigurePlan(_wire(result), rows)
 
 
-def buffers(result: PaperResult) -> FigurePlan:
+def buffers(result: Measurements) -> FigurePlan:
     """Return throughput and the receiver's memory over time, retransmissions, and goodput over the buffer's size."""
     cases = result.of_kind("panel")
     rows = list(_in_rows(_panels(result), 2.4))
@@ -122,7 +121,7 @@ def buffers(result: PaperResult) -> FigurePlan:
             return Panel(lambda axes: receive_memory(axes, result, case, OUT_OF_ORDER, scales))
 
         rows += _in_rows([memory(case) for case in cases], 1.3)
-    has_share = any(s.metric == RETRANSMISSION_SHARE for s in result.summary)
+    has_share = RETRANSMISSION_SHARE in result.metrics(cases)
     again = RETRANSMISSION_SHARE if has_share else RETRANSMISSIONS
     last = [Panel(lambda axes: bars(axes, result, cases, again), 0.4)]
     if result.of_kind("sweep"):
@@ -130,7 +129,7 @@ def buffers(result: PaperResult) -> FigurePlan:
     return FigurePlan(_wire(result), (*rows, Row(2.3 if len(last) > 1 else 1.5, tuple(last))))
 
 
-def conversion(result: PaperResult) -> FigurePlan:
+def conversion(result: Measurements) -> FigurePlan:
     """Return the distributions of delays, in a row for each kind of segment."""
     kinds = dict.fromkeys(name.split()[0] for run in result.runs if run.valid for name in run.distributions)
 
@@ -141,19 +140,17 @@ def conversion(result: PaperResult) -> FigurePlan:
     return FigurePlan("From packet timestamps on both sides of the proxy. Dots: median, p95, p99.", rows, legend=False)
 
 
-FIGURES: dict[str, Callable[[PaperResult], FigurePlan]] = {
-    "fig2": throughput,
-    "fig3": throughput,
+FIGURES: dict[str, Callable[[Measurements], FigurePlan]] = {
     "fig4": buffers,
     "fig5": buffers,
     "fig6": transfers,
-    "fig7": throughput,
     "table1": conversion,
 }
+"""The pictures that are more than throughput over time."""
 
 
-def figure(result: PaperResult) -> Any:
-    """Return the matplotlib figure of *result*. A scenario not in ``FIGURES`` is drawn as throughput over time."""
+def figure(result: Measurements) -> Any:
+    """Return the matplotlib figure of *result*."""
     picture = FIGURES.get(result.experiment, throughput)(result)
     # Draw it twice, because the legend's size is known only when all axes have been drawn.
     entries = len(_entries(_compose(result, picture, 0.0))) if picture.legend else 0
@@ -164,7 +161,7 @@ def figure(result: PaperResult) -> Any:
     return drawn
 
 
-def _compose(result: PaperResult, picture: FigurePlan, below: float) -> Any:
+def _compose(result: Measurements, picture: FigurePlan, below: float) -> Any:
     """Draw heading and rows, and leave *below* inches empty at the bottom."""
     height = HEADING + sum(CAPTIONS + row.height + AXIS for row in picture.rows) + below
     drawn = style.new_figure(WIDTH, height)
@@ -205,14 +202,7 @@ def _legend(drawn: Any, top: float) -> None:
     )  # fmt: skip
 
 
-def svg(result: PaperResult) -> bytes:
-    """Return the picture of *result* as SVG."""
-    target = BytesIO()
-    style.save(figure(result), target)
-    return target.getvalue()
-
-
-def draw(result: PaperResult, directory: Path) -> tuple[Path, Path]:
+def draw(result: Measurements, directory: Path) -> tuple[Path, Path]:
     """Write ``figure.png`` and ``figure.svg`` into *directory*, and return their paths. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     drawn = figure(result)
@@ -220,6 +210,3 @@ def draw(result: PaperResult, directory: Path) -> tuple[Path, Path]:
     style.save(drawn, png, dpi=PNG_DPI)
     style.save(drawn, vector)
     return png, vector
-
-
-__all__ = ["FIGURES", "STEM", "FigurePlan", "draw", "figure", "svg"]
