@@ -89,16 +89,6 @@ def test_segments_of_a_transfer_each_way_over_two_subflows(setup: Setup) -> None
         assert all(0 < seconds < LONG for seconds in (*exchange.up, *exchange.down))
 
 
-def test_a_slowed_origin_is_as_it_was_afterwards(setup: Setup) -> None:
-    before = setup.lab.origin.run(["tc", "qdisc", "show"]).stdout
-    workload = Workload("test", 1, 300_000, origin_rate=20_000_000)
-
-    (exchange,) = measure(setup.lab, setup.proxy.url(), setup.origin, workload, multipath=True).exchanges
-
-    assert len(exchange.down) >= 300_000 // 1500
-    assert setup.lab.origin.run(["tc", "qdisc", "show"]).stdout == before
-
-
 def test_a_connection_to_the_origin_that_is_used_again_is_no_data_point(
     testbed: Testbed, require: Callable[..., None]
 ) -> None:

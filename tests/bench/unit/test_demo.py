@@ -26,7 +26,7 @@ from mptcp_bench.demo.parts import PATHS, PAYLOAD_SHARE, Part, parts
 from mptcp_bench.shipped import ethernet_cap
 from mptcp_lab.agent import processors
 from mptcp_lab.agent.processors import Usage
-from mptcp_lab.testbed import TestbedError, features
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Sample
 
@@ -164,13 +164,6 @@ def test_notices_and_picture_say_what_happened_to_the_cap() -> None:
     assert caps["relaxed cap"].notices == ("the guard relaxed the cap 2 times: 9.0 MB more over Ethernet",)
     held = judge(with_(relaxed=1)(good(POLICY)), PLAIN)
     assert (held.failed, held.cap) == (False, "relaxed by the guard")
-
-
-def test_fault_in_one_part_is_not_hidden_by_a_missed_goal_in_another() -> None:
-    slow = replace(with_(eth0=40)(good(FREE)), processors=BUSY)
-    verdict = performed(slow, slow, with_(eth0=97)(good(POLICY)))
-    assert verdict.failure == "not as it should be: MPTCP through the proxy + policy (see above)"
-    assert verdict.warning is not None
 
 
 def test_rate_of_plain_tcp_in_the_same_run_is_what_a_link_can_carry() -> None:
@@ -372,16 +365,6 @@ def test_exit_status_is_0_with_a_warning_when_the_machine_is_too_busy(
     assert setup.downloads == ["tcp-ethernet", "tcp-wifi", "mptcp", "mptcp", "mptcp-policy", "mptcp-policy"]
     # The second attempt uses the throttler that the first one started.
     assert setup.throttlers == 1
-
-
-def test_demo_names_what_this_host_lacks(
-    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(running, "need", features.need)
-    monkeypatch.setattr(features, "missing", lambda feature: "no HTB" if feature == "htb" else None)
-    assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 1
-    assert "this host cannot run that:\nmptcp-bench:   - no HTB" in capsys.readouterr().err
-    assert not (tmp_path / "demo").exists()
 
 
 def test_demo_expects_the_cap_of_the_policy(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +16,13 @@ from typing import Any
 
 import paper_conversion_mutants as conversions
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from mptcp_bench.cli import INTERRUPTED, main
 from mptcp_bench.paper import conversion, engine, measures, session
 from mptcp_bench.paper.parameters import PARAMETERS, ParameterError, Parameters, parse_loss, parse_time
 from mptcp_bench.paper.quantities import show
-from mptcp_bench.paper.results import MPTCP, NO_FALLBACK, PROTOCOLS, Measurements, Run, Series, representative
+from mptcp_bench.paper.results import MPTCP, NO_FALLBACK, PROTOCOLS, Measurements, Run
 from mptcp_bench.paper.scenarios import SCENARIOS, Trial
 from mptcp_bench.result_file import FILE, load
 from mptcp_bench.wire.workload import Conversions, Workload
@@ -193,15 +191,6 @@ def test_late_reading_and_the_one_right_after_it_make_no_peak() -> None:
     assert measures.spaced([0.0, 0.1]) == [0, 1]
 
 
-def test_representative_run_is_of_median_goodput_and_can_be_drawn() -> None:
-    def one(goodput: float, *, series: bool = True) -> Run:
-        return Run("a", 1, True, series=Series((), {}) if series else None, values={"goodput": goodput})
-
-    assert representative([one(3), one(1), one(2), one(4)]) == one(2)
-    assert representative([one(1, series=False), one(5)]) == one(5)
-    assert representative([one(1, series=False)]) is None
-
-
 @pytest.mark.parametrize(
     ("value", "unit", "half", "text"),
     [
@@ -271,13 +260,6 @@ def test_links_of_real_hosts_can_only_be_stated() -> None:
     assert unknown.receive_buffer_needed() is None
     links = ["ethernet.rate=94mbit", "ethernet.rtt=1ms", "wifi.rate=30mbit", "wifi.rtt=20 ms"]
     assert Parameters.of(links, emulated=False).receive_buffer_needed() == 2 * 124e6 / 8 * 0.02
-
-
-@given(st.text(max_size=30))
-def test_any_text_is_a_parameter_or_a_mistake(text: str) -> None:
-    for name in ("cap", "wifi.rtt", "wifi.loss", "wifi.mtu", "repetitions"):
-        with suppress(ParameterError):
-            Parameters.of([f"{name}={text}"])
 
 
 class FakePaths:

@@ -35,7 +35,7 @@ from mptcp_bench.wire.capture import drained, dropped
 from mptcp_bench.wire.exchanges import Body, Exchange, exchanges, target
 from mptcp_bench.wire.packets import SYN, CaptureError, Packet, read_capture
 from mptcp_bench.wire.streams import Connection, Leg, Stream, follow
-from mptcp_throttler.mptcp.options import AddAddr, Dss, MpCapable
+from mptcp_throttler.mptcp.options import Dss, MpCapable
 
 
 def connections(*talks: Talk) -> list[Connection]:
@@ -95,24 +95,6 @@ def test_bytes_of_two_subflows_are_one_stream(octets: int) -> None:
     assert got.down.arrived(1050) == 51
 
 
-def test_data_fin_and_other_options_carry_no_bytes() -> None:
-    talk = client_talk().open_mptcp(10, 20, 30)
-    talk.down(40, 1, b"", AddAddr(1, False, 3, bytes(4), None, bytes(8)))
-    talk.down(50, 1, b"x", dss(PROXY_KEY, 0, 1, 1))
-    talk.down(60, 2, b"", replace(dss(PROXY_KEY, 1, 0, 1), data_fin=True))
-    (got,) = connections(talk)
-    assert (got.down.total, got.fallen) == (1, False)
-
-
-def test_connection_is_plain_tcp_when_the_answer_has_no_option() -> None:
-    talk = client_talk()
-    talk.up(10, 0, b"", MpCapable(1, 1), flags=SYN)
-    talk.down(20, 0, flags=SYN | 0x10)
-    talk.up(30, 1, b"abc")
-    (got,) = connections(talk)
-    assert (got.asked, got.multipath, got.up.total) == (True, False, 3)
-
-
 @pytest.mark.parametrize(
     "option", [(), (Dss(False, None, 0, 1, 8, 1, 0, None),)], ids=["no mapping", "infinite mapping"]
 )
@@ -135,26 +117,12 @@ def test_repeated_syn_counts_once_and_a_reused_port_is_a_new_connection() -> Non
     assert (two.syn, two.up.total) == (100, 3)
 
 
-def test_keep_alive_probes_are_no_data() -> None:
-    talk = client_talk().open(10, 20, 30)
-    talk.up(40, 0, b"\0")
-    (got,) = connections(talk)
-    assert got.up.total == 0
-
-
 def test_each_leg_takes_its_own() -> None:
     legs = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ORIGIN)
     stranger = Talk((b"\x0a\x4d\x08\x02", 1), (b"\x0a\x4d\x09\x03", ORIGIN_PORT)).open(1, 2, 3)
     talks = client_talk().open(10, 20, 30), origin_talk().open(40, 50, 60), stranger
     follow([packet for talk in talks for packet in talk.packets], *legs)
     assert [[c.syn for c in leg.connections] for leg in legs] == [[10], [40]]
-
-
-def test_what_began_before_the_capture_is_passed_over() -> None:
-    talk = client_talk()
-    talk.up(10, 500, b"abc")
-    talk.down(11, 500, b"abc")
-    assert connections(talk, client_talk(40_001, CLIENT_WIFI).join(20, 21, 22)) == []
 
 
 SEGMENTS = st.builds(
@@ -307,16 +275,6 @@ def _fallen(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
     return [client, wifi, origin]
 
 
-def _no_handshake(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
-    origin.packets = [packet for packet in origin.packets if packet.time != 1_700_000]
-    return [client, wifi, origin]
-
-
-def _more(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
-    origin.down(2_150_000, 1201, bytes(20_000))
-    return [client, wifi, origin]
-
-
 def _before(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
     wifi.packets = [replace(p, time=p.time - 1_000_000) if p.length else p for p in wifi.packets]
     return [client, wifi, origin]
@@ -330,8 +288,6 @@ def _before(client: Talk, wifi: Talk, origin: Talk) -> list[Talk]:
         (_reused, "open no connection of their own with the origin"),
         (_gap, "gaps"),
         (_fallen, "fell back"),
-        (_no_handshake, "a handshake is missing"),
-        (_more, "21200 bytes in, which are no header section and 1000 bytes"),
         (_before, "went out 0.0006"),
     ],
 )
@@ -357,13 +313,6 @@ def test_exchange_is_refused_when_it_is_no_data_point(spoil: object, said: str) 
 )
 def test_target_is_read_from_the_request_line(head: bytes, found: str | None) -> None:
     assert target(head) == found
-
-
-@given(st.binary(max_size=80), st.binary(max_size=20))
-def test_any_bytes_have_a_target_or_none(line: bytes, host: bytes) -> None:
-    target(line)
-    target(b"GET " + line + b" HTTP/1.1\r\n")
-    target(b"GET http://" + host + b"/" + line + b" HTTP/1.1\r\n")
 
 
 START = 1_700_000_000

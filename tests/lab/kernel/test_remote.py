@@ -219,20 +219,6 @@ def test_cleanup_undoes_the_changes_of_a_killed_agent(hosts: SshHosts) -> None:
         assert cleanup(read_inventory(hosts.inventory())) == Cleaned((), ())
 
 
-@pytest.mark.nightly
-def test_two_runs_do_not_share_hosts(hosts: SshHosts) -> None:
-    process = driver(hosts)
-    with (
-        hosts.core.entered(),
-        pytest.raises(TestbedError, match=r"^client: root@10\.77\.1\.2: another run of mptcp-bench is under way"),
-        remote_lab(read_inventory(hosts.inventory())),
-    ):
-        pytest.fail("the hosts are in use")
-    assert process.running
-    process.signal(signal.SIGINT)
-    process.wait(60)
-
-
 KILL_SESSION = ["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")']
 """Kill the session's sshd, which is the parent of the agent, which is the parent of this command."""
 
@@ -256,37 +242,6 @@ def refusal(hosts: SshHosts, **changes: Any) -> list[str]:
     with hosts.core.entered(), pytest.raises(TestbedError) as refused, remote_lab(inventory):
         pytest.fail("there is a mistake")
     return str(refused.value).splitlines()
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (
-            {"origin__options": {"Port": "2223"}},
-            "origin: root@10.77.9.2: ssh cannot connect: ssh: connect to host 10.77.9.2 port 2223: Connection refused; "
-            "no ssh server answers on that port",
-        ),
-        (
-            {"proxy__ssh": "root@10.77.8.99", "options": {"ConnectTimeout": "1"}, "client__options": None},
-            "the host switched on and connected?",
-        ),
-        (
-            {"origin__ssh": "root@nowhere.invalid"},
-            "the name is unknown; correct it in the inventory or in ~/.ssh/config",
-        ),
-        (
-            {"proxy__options": {"UserKnownHostsFile": "/dev/null"}},
-            "Host key verification failed; connect once by hand and confirm the host's key",
-        ),
-    ],
-)
-def test_unreachable_host_is_one_line(hosts: SshHosts, change: dict[str, Any], line: str) -> None:
-    if "options" in change:
-        # For a neighbour that does not exist, connect fails only when the kernel gives up resolving its address.
-        change = {"proxy__ssh": change["proxy__ssh"], "proxy__options": {"ConnectTimeout": "1"}}
-    (said,) = refusal(hosts, **change)
-    assert said.endswith(line)
-    assert said.startswith(next(iter(change)).partition("__")[0] + ": ")
 
 
 def test_all_that_a_host_lacks_is_reported_at_once(hosts: SshHosts) -> None:

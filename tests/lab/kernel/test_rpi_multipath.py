@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -183,41 +182,9 @@ def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:
     client.until_as(before)
 
 
-def test_failing_up_undoes_what_it_did(client: Client) -> None:
-    for number in range(1, 9):
-        client.node.run(["ip", "address", "add", f"10.99.0.{number}/32", "dev", "lo"])
-        client.node.run(["ip", "mptcp", "endpoint", "add", f"10.99.0.{number}", "id", str(number)])
-    before = client.dump()
-    # All endpoints that the kernel allows are in use (MPTCP_PM_ADDR_MAX).
-    assert "up failed at eth0; everything is taken back" in client.multipath("up", "eth0", "wlan0", status=1)
-    client.until_as(before)
-
-
 def test_script_passes_shellcheck() -> None:
     try:
         done = subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         pytest.skip("NOT TESTED, shellcheck is not installed")
     assert done.stdout == ""
-
-
-def test_recorder_counts_what_passes(client: Client) -> None:
-    recorder = SCRIPT.with_name("recorder")
-    process = client.node.popen([str(recorder), "eth0", "wlan0"])
-    wait_until(lambda: len(process.output().splitlines()) > 2, "the recorder writes", process=process)
-    send = (
-        "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
-        "[s.sendto(bytes(1400), ('10.77.1.1', 9)) for _ in range(20)]"
-    )
-    client.node.run(["python3", "-c", send])
-    seen = len(process.output().splitlines())
-    wait_until(lambda: len(process.output().splitlines()) > seen + 2, "it goes on", process=process)
-    process.stop()
-    head, *lines = csv.reader(process.output().splitlines())
-    assert head == ["seconds", "eth0 received", "eth0 sent", "wlan0 received", "wlan0 sent"]
-    # 20 packets of 1442 bytes with UDP, IP and Ethernet headers, in intervals of about a tenth of a second, or of some
-    # seconds on a busy machine.
-    assert max(float(line[2]) for line in lines) > 0.01
-    refused = client.node.run([str(recorder), "eth9"], check=False)
-    assert refused.returncode == 1
-    assert refused.stderr == "recorder: no interface eth9; name some of lo, eth0, wlan0\n"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mptcp_lab.emulation import netem, userspace
+from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, PathError, UniformLoss, seed_of
 from mptcp_lab.testbed import Topology, paths
 from mptcp_lab.testbed.model import Hop
@@ -128,14 +128,6 @@ def test_counts_include_what_the_kernel_dropped() -> None:
     assert counts == {"down": userspace.Counts(10, 2, 8, 1, 5 + 3 + 4), "up": userspace.Counts(20, 0, 20, 0, 0)}
     only_up = userspace.counts(replace(WIFI, down=Direction()), struct.pack("=5Q", 20, 0, 20, 0, 0), kernel)
     assert list(only_up) == ["up"]
-
-
-@pytest.mark.parametrize("loss", [UniformLoss(0.25), GilbertElliott(0.2, 0.4), GilbertElliott(0.1, 0.5, 0.8, 0.05)])
-def test_netem_and_emulator_are_given_the_same_probabilities(loss: UniformLoss | GilbertElliott) -> None:
-    direction = Direction(loss=loss)
-    asked = [float(word.rstrip("%")) / 100 for word in netem.arguments(direction) if word.endswith("%")]
-    message = [float(word) for word in userspace.elements("p", "down", direction, 1)[1:-1]]
-    assert asked == pytest.approx(message)
 
 
 @pytest.mark.parametrize(

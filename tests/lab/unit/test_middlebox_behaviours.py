@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from test_emulation_elements import compiled
 
-from mptcp_lab.emulation import middlebox, userspace
+from mptcp_lab.emulation import middlebox
 from mptcp_lab.emulation.behaviours import BEHAVIOURS, LONG_ADDRESS, SHORT_ADDRESS
 
 NATIVE = middlebox.SOURCES[0].parent
@@ -244,12 +244,3 @@ def test_one_of_ten_segments_is_overtaken_by_three_or_waits_a_limited_time(run: 
     assert order == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 10, 14]
     groups = run("reorder", *sent[:10], ("wait", 10_000_000))
     assert payload(groups[-1][0]) == bytes([10])
-
-
-def test_packets_of_the_middlebox_pass_the_emulator() -> None:
-    nft = userspace.rules({"down": "lan"}, sent_too=True)[0].do[0][1]
-    assert "hook forward" in nft
-    assert "hook output" in nft
-    assert "output" not in userspace.rules({"down": "lan"})[0].do[0][1]
-    _, *others = middlebox.rules({"down": "lan"})
-    assert [rules.do[0][:2] for rules in others] == [("iptables-legacy", "--wait"), ("iptables", "--wait")]

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from mptcp_lab.testbed import LiveNode, TestbedError, system_state
-from mptcp_lab.testbed.system_state import FAILED, changed_sysctls, differences, kernel_state, readable, without
+from mptcp_lab.testbed.system_state import FAILED, differences, kernel_state, readable, without
 
 
 def test_failed_dump_differs_from_itself() -> None:
@@ -35,12 +35,6 @@ def test_failed_dump_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     state = kernel_state(cast(LiveNode, Broken()))
     assert all(text.startswith(f"{FAILED}[proxy] ") for text in without(state, system_state.SYSCTLS).values())
     assert len(differences(state, state)) >= len(system_state.DUMPS)
-
-
-def test_changed_sysctls_are_named_without_those_of_a_new_link() -> None:
-    before = "net.mptcp.pm_type = 0\nnet.ipv4.ip_forward = 1\nnet.ipv4.conf.gone.forwarding = 1"
-    after = "net.mptcp.pm_type = 1\nnet.ipv4.ip_forward = 1\nnet.ipv4.conf.new.forwarding = 1"
-    assert changed_sysctls(before, after) == ["net.mptcp.pm_type"]
 
 
 EMPTY = "*mangle\n:PREROUTING ACCEPT [12:720]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"
