@@ -10,18 +10,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from mptcp_bench.paper import engine, session
 from mptcp_bench.paper.parameters import Parameters
-from mptcp_bench.paper.results import Measurements
-from mptcp_bench.paper.scenarios import MB, SCENARIOS
-from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.paper.scenarios import SCENARIOS
 from mptcp_bench.result_file import FILE, load
 from mptcp_lab.testbed import Testbed, TestbedError, lab_of, ownership
 from mptcp_lab.testbed.host import Lab
@@ -114,37 +110,6 @@ def test_mistake_is_one_line(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert said in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-
-
-def throttled(testbed: Testbed) -> Measurements:
-    """Run only the throttled transfers of Figure 7, with less data."""
-    scenario = SCENARIOS["fig7"]
-    planned = engine.plan(scenario, TWICE, 1, True)
-    rounds = [[replace(trial, size=8 * MB) for trial in trials if trial.throttled] for trials in planned]
-    measured, _ = session.prepare("fig7", session.Order(TWICE, 1, True, Path(), Console()))
-    return replace(measured, runs=tuple(engine.Engine(lab_of(testbed), scenario, rounds, TWICE).runs()))
-
-
-@pytest.mark.nightly
-def test_every_claim_fails_when_the_cap_never_comes(make_testbed: MakeTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = engine.policy
-
-    def without_effect(lab: Lab, cap: int) -> str:
-        return json.dumps({**json.loads(shipped(lab, cap)), "dry_run": True})
-
-    monkeypatch.setattr(engine, "policy", without_effect)
-    measured = throttled(make_testbed(EMULATED))
-    assert measured.values("throttled", "capped") == (0, 0), measured.failed()
-    assert {claim.verdict for claim in judged(measured)} == {"fails"}
-
-
-@pytest.mark.nightly
-def test_download_is_no_data_point_when_the_proxy_refuses_joins(make_testbed: MakeTestbed) -> None:
-    """The proxy refuses joins at the third ACK, when the client has already received a SYN/ACK."""
-    testbed = make_testbed(EMULATED)
-    testbed["proxy"].run(["ip", "mptcp", "limits", "set", "subflows", "0"])
-    measured = throttled(testbed)
-    assert {(run.valid, run.reason) for run in measured.runs} == {(False, "no second subflow was established")}
 
 
 def first_downloads(lab: Lab) -> engine.Engine:
