@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +21,7 @@ from named_faults import FAULTS, OURS, Reason
 from mptcp_bench import experiments
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.mimbox_points import Claim
+from mptcp_bench.experiments.claims import Claim
 from mptcp_bench.experiments.scenario import Scenario
 
 IN_THE_GATE = pytest.mark.nightly(
@@ -36,7 +36,8 @@ def test_every_experiment_has_mutants() -> None:
 
 def test_every_experiment_that_makes_attempts_has_the_mutant_of_them() -> None:
     modules = {name: import_module(f"{experiments.__name__}.{each.file}") for name, each in EXPERIMENTS.items()}
-    making = {name for name, module in modules.items() if hasattr(module, "Attempts") or hasattr(module, "SCENARIO")}
+    scenarios = {name for name, each in EXPERIMENTS.items() if isinstance(each.load(), Scenario)}
+    making = scenarios | {name for name, module in modules.items() if hasattr(module, "Attempts")}
     assert making == {name for name, judge in JUDGES.items() if "it works at the second attempt alone" in judge.mutants}
 
 
@@ -144,7 +145,7 @@ def test_no_aim_is_made_without_a_mutant(monkeypatch: pytest.MonkeyPatch) -> Non
     test = sys._getframe()
     made: dict[Site, list[Aim]] = {}
     claims: dict[int, tuple[Claim, list[Site]]] = {}
-    construct, claim = Aim.__init__, Claim.__init__
+    construct = Aim.__init__
 
     def recorded(self: Aim, *values: Any, **named: Any) -> None:
         construct(self, *values, **named)
@@ -157,14 +158,18 @@ def test_no_aim_is_made_without_a_mutant(monkeypatch: pytest.MonkeyPatch) -> Non
             for site in claimed:
                 made.setdefault(site, []).append(self)
 
-    def claiming(self: Claim, *values: Any, **named: Any) -> None:
-        claim(self, *values, **named)
-        frame = sys._getframe(1)
-        # Keep the claim, so that its id is not reused.
-        claims[id(self)] = self, [(frame.f_code.co_filename, frame.f_lineno)]
+    def claiming(claim: Callable[..., None]) -> Callable[..., None]:
+        def made_at(self: Claim, *values: Any, **named: Any) -> None:
+            claim(self, *values, **named)
+            frame = sys._getframe(1)
+            # Keep the claim, so that its id is not reused.
+            claims[id(self)] = self, [(frame.f_code.co_filename, frame.f_lineno)]
+
+        return made_at
 
     monkeypatch.setattr(Aim, "__init__", recorded)
-    monkeypatch.setattr(Claim, "__init__", claiming)
+    for kind in (Claim, *Claim.__subclasses__()):
+        monkeypatch.setattr(kind, "__init__", claiming(vars(kind)["__init__"]))
     for judge in JUDGES.values():
         for judged in (judge.sound, *judge.mutants.values()):
             judged_by(judged)
