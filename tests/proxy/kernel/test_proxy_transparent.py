@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -132,11 +133,11 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
         after = client.counters()
         return {device: after[device].received - before[device].received for device in ("eth0", "wlan0")}
 
+    def on_both_paths(scheme: str) -> bool:
+        return min(received(scheme).values()) > FILES["large.bin"] / 10
+
     for scheme in ("http", "https"):
-        wait_until(
-            lambda scheme=scheme: min(received(scheme).values()) > FILES["large.bin"] / 10,
-            "the connection uses both paths",
-        )  # type: ignore[misc]
+        wait_until(partial(on_both_paths, scheme), "the connection uses both paths")
     settings = write_throttler_config(node, node.write("policy.yaml", POLICY), settings={"listen_ports": [80, 443]})
     throttler = start_throttler(node, settings)
     for scheme in ("http", "https"):

@@ -173,12 +173,12 @@ def test_iptables_is_not_tried_if_nftables_works(
 
     def trial(module: str, features: list[str]) -> tuple[Results, str]:
         if module == "mptcp_throttler.kernel.feature_probe":
-            asked.append(set(BACKENDS) & set(features))
+            trials.append(set(BACKENDS) & set(features))
         return {each: nftables if each == "nftables" else None for each in features}, ""
 
     monkeypatch.setattr(reading, "in_fresh_namespace", trial)
     monkeypatch.setattr(throttler_needs, "Path", lambda name: tmp_path if loaded else tmp_path / "absent")
     assert backends_there() == (BACKENDS if loaded else ("nftables",))
     results, refusal = reading.probe(Role.PROXY, "")
-    assert asked == tried
+    assert trials == tried
     assert (results["nftables"], refusal) == (nftables, "")

@@ -57,10 +57,10 @@ def test_rule_without_paths_applies_to_all_paths() -> None:
     assert set(births_for(replace(RULE, paths=None))) == {ETHERNET, WIFI}
 
 
-def test_nothing_where_nothing_is_capped() -> None:
+def test_without_a_download_cap_no_initial_limit_is_set() -> None:
     assert births(policy(RULE, dry_run=True).applied, [], lambda scope: None) == {}
-    assert found(replace(RULE, direction=frozenset({Direction.UP}))) == {}
-    assert found(replace(RULE, throttle=None), RULE) == {}
+    assert births_for(replace(RULE, direction=frozenset({Direction.UP}))) == {}
+    assert births_for(replace(RULE, throttle=None), RULE) == {}
     assert births(policy(RULE), [False], lambda scope: None) == {}
 
 
