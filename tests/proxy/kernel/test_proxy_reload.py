@@ -328,7 +328,7 @@ def test_crash_of_squid_gives_a_nonzero_status(testbed: Testbed, require: Callab
     proxy = start_proxy(node, configuration(node, "workers 2"))
     os.kill(squid(proxy.process), signal.SIGKILL)
     assert proxy.process.wait(60) == 128 + signal.SIGKILL
-    assert "Squid ended by itself (signal SIGKILL); why is said" in proxy.process.output()
+    assert "Squid ended by itself (signal SIGKILL); the reason is" in proxy.process.output()
     # Orphaned workers would keep the port.
     assert namespace_processes(node.namespace) == ()
 

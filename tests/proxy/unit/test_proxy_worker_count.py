@@ -198,7 +198,7 @@ def test_only_usable_processors_are_counted() -> None:
 
 def test_default_is_one_worker_without_room_for_shared_memory() -> None:
     found = wanted([], Role.PROXY, 4, LEAST_SHARED - 1)
-    assert (found.count, found.reason) == (1, "/dev/shm has no room for what several share")
+    assert (found.count, found.reason) == (1, "/dev/shm has no room for the shared memory of several")
     assert wanted(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
 
 
