@@ -264,7 +264,7 @@ def test_shared_memory_of_a_running_service_is_found(monkeypatch: pytest.MonkeyP
         (["cache deny all", "shared_memory_locking on"], CACHE_MEM),
     ],
 )
-def test_size_of_the_shared_cache(texts: list[str], size: int) -> None:
+def test_size_of_the_shared_cache_follows_the_directives(texts: list[str], size: int) -> None:
     """Defect: the space was computed as if nothing were cached, and workers ended by SIGBUS when it was full."""
     configuration = list(statements(lines(*texts), "n"))
     assert shared_cache(configuration) == size
