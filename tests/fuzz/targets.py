@@ -89,8 +89,8 @@ def packets(data: bytes) -> None:
         inward = FourTuple(segment.destination, segment.destination_port, segment.source, segment.source_port)
         outward = FourTuple(segment.source, segment.source_port, segment.destination, segment.destination_port)
         from_client = segment.destination_port == PORT
-        for event in endpoint.take(segment, inward if from_client else outward, from_client):
-            events += tracker.kernel_event(event)
+        for kernel_event in endpoint.take(segment, inward if from_client else outward, from_client):
+            events += tracker.kernel_event(kernel_event)
         events += tracker.expire(time)
         for event in events:
             if event.kind is EventKind.CONNECTION_CLOSED:

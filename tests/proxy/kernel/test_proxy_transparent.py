@@ -134,9 +134,9 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
 
     for scheme in ("http", "https"):
         wait_until(
-            lambda scheme=scheme: min(received(scheme).values()) > FILES["large.bin"] / 10,
+            lambda scheme=scheme: min(received(scheme).values()) > FILES["large.bin"] / 10,  # type: ignore[misc]
             "the connection uses both paths",
-        )  # type: ignore[misc]
+        )
     settings = write_throttler_config(node, node.write("policy.yaml", POLICY), settings={"listen_ports": [80, 443]})
     throttler = start_throttler(node, settings)
     for scheme in ("http", "https"):
