@@ -137,29 +137,31 @@ def seconds_until(holds: Callable[[], bool], timeout: float = GENEROUS, clock: C
     The time of the last, successful check is not counted: most of the time of a check of the kernel is spent in its
     programs.
     """
-    began = looked = clock()
+    began = checked = clock()
 
-    def look() -> bool:
-        nonlocal looked
-        looked = clock()
+    def check() -> bool:
+        nonlocal checked
+        checked = clock()
         return holds()
 
-    until(look, timeout)
-    return looked - began
+    until(check, timeout)
+    return checked - began
 
 
-def soon_right_again(damage: Callable[[], object], right: Callable[[], bool], clock: Clock = time.monotonic) -> float:
-    """Do *damage*, up to three times, until *right* holds within the aim. Return the seconds it took, by *clock*.
+def repair_seconds(
+    damage: Callable[[], object], is_repaired: Callable[[], bool], clock: Clock = time.monotonic
+) -> float:
+    """Do *damage*, up to three times, until *is_repaired* holds within the allowed time. Return the seconds it took.
 
-    Raises AssertionError if no attempt was within the aim.
+    Raises AssertionError if no attempt was in time.
     """
     tried = []
     for _ in range(ATTEMPTS):
         damage()
-        tried.append(timed(right, clock))
-        if tried[-1].within_aim:
+        tried.append(timed(is_repaired, clock))
+        if tried[-1].is_in_time:
             return tried[-1].seconds
-    raise AssertionError(f"right again within none of the aims: {tried}")
+    raise AssertionError(f"repaired within none of the allowed times: {tried}")
 
 
 class Timed(NamedTuple):
@@ -169,7 +171,7 @@ class Timed(NamedTuple):
     allowed: float
 
     @property
-    def within_aim(self) -> bool:
+    def is_in_time(self) -> bool:
         return self.seconds <= self.allowed
 
 

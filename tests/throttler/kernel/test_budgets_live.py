@@ -72,10 +72,10 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed()
     origin = start_origin(testbed["origin"], {"small": SMALL, "big": BIG, "endless": 400_000_000})
-    return Site.on(testbed, origin, settings={"ledger": str(testbed.directory / "ledger.sqlite")})
+    return Site.start_on(testbed, origin, settings={"ledger": str(testbed.directory / "ledger.sqlite")})
 
 
-def is_near(used: int, downloaded: int) -> bool:
+def is_nearly_equal(used: int, downloaded: int) -> bool:
     return abs(used - downloaded) <= max(0.01 * downloaded, 65_536)
 
 
@@ -85,9 +85,9 @@ def test_long_and_short_downloads_are_counted_completely(site: Site, family: int
     throttler = site.begin("5 GB")
     downloaded = site.download("big", family)
     downloaded += sum(site.download("small", family) for _ in range(30))
-    wait_until(lambda: is_near(site.used(), downloaded), f"{downloaded} bytes are counted")
+    wait_until(lambda: is_nearly_equal(site.used(), downloaded), f"{downloaded} bytes are counted")
     site.stop_cleanly(throttler)
-    assert is_near(site.used(), downloaded)
+    assert is_nearly_equal(site.used(), downloaded)
 
 
 @pytest.mark.nightly

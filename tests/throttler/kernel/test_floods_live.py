@@ -121,7 +121,7 @@ class Flood:
     def seconds(self) -> float:
         return time.monotonic() - self._begin
 
-    def goes_on(self) -> bool:
+    def is_too_short(self) -> bool:
         """Return whether the flood has been too short or too slow so far."""
         assert self.seconds < PATIENCE, f"{self.count} in {self.seconds:.0f} s are no flood"
         return self.seconds < SECONDS or self.count < LEAST_PER_SECOND * self.seconds
@@ -174,7 +174,7 @@ def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> 
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
                 until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and both_are_in_the_kernel(site))
-                while flood.goes_on():
+                while flood.is_too_short():
                     assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
                     assert both_are_in_the_kernel(site)
                     time.sleep(0.3)
@@ -204,7 +204,7 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
         file.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in forged))
         before, kernel, memory = counters(throttler), site.proxy.mib().get(WRONG_HMAC, 0), resident(pid)
 
-        def wrong() -> int:
+        def refused_hmacs() -> int:
             """Return how many HMACs the kernel has refused."""
             return int(site.proxy.mib().get(WRONG_HMAC, 0)) - kernel
 
@@ -214,14 +214,16 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
                 until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and both_are_in_the_kernel(site))
-                while time.monotonic() < begin + SECONDS or wrong() < LEAST_GUESSES * (time.monotonic() - begin):
+                while time.monotonic() < begin + SECONDS or refused_hmacs() < LEAST_GUESSES * (
+                    time.monotonic() - begin
+                ):
                     assert attacker.running, attacker.output()
                     assert time.monotonic() < begin + PATIENCE, attacker.output()
                     assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
                     assert both_are_in_the_kernel(site)
                     time.sleep(0.3)
             seconds_per_frame = seconds_to_read(forged)
-            spent, after, guessed = process_seconds(pid) - used, counters(throttler), wrong()
+            spent, after, guessed = process_seconds(pid) - used, counters(throttler), refused_hmacs()
             seconds = time.monotonic() - begin
         finally:
             attacker.kill()
@@ -259,7 +261,7 @@ def observed(throttler: Throttler) -> int:
 
 
 @pytest.fixture(scope="module")
-def served(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[Site, Origin, Proxy]:
+def squid_site(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[Site, Origin, Proxy]:
     """A site with a real Squid that has one worker."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     site = make_site("nftables", make_module_testbed, require)
@@ -269,8 +271,8 @@ def served(make_module_testbed: Callable[..., Testbed], require: Any) -> tuple[S
 
 
 @pytest.mark.nightly
-def test_flood_does_not_keep_clients_from_the_proxy(served: tuple[Site, Origin, Proxy]) -> None:
-    site, origin, proxy = served
+def test_flood_does_not_keep_clients_from_the_proxy(squid_site: tuple[Site, Origin, Proxy]) -> None:
+    site, origin, proxy = squid_site
     command = mptcp_command(["curl", "-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code} %{size_download}"])
     (squid,) = (pid for parent in children(proxy.process.pid) for pid in children(parent))
     with running(site) as throttler, link(site) as wire, idle_connection(site, origin):
@@ -278,7 +280,7 @@ def test_flood_does_not_keep_clients_from_the_proxy(served: tuple[Site, Origin, 
         forged, memory = frames(wire, "MP_CAPABLE"), resident(squid)
         with Flood(wire, forged) as flood:
             downloads = 0
-            while flood.goes_on() or not downloads:
+            while flood.is_too_short() or not downloads:
                 got = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout
                 assert got == "200 100000"
                 downloads += 1

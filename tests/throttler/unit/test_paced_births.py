@@ -116,7 +116,7 @@ def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) 
             turns += 1
             await asyncio.sleep(0)
 
-    async def come_and_go() -> None:
+    async def reload_twice() -> None:
         scene.remember_clients(CLIENTS)
         other_task = asyncio.create_task(others())
         for births in (prefixes(1), {}):
@@ -128,7 +128,7 @@ def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) 
             assert len(scene.kernel.births) == (CLIENTS + 1 if births else 0)
         other_task.cancel()
 
-    asyncio.run(come_and_go())
+    asyncio.run(reload_twice())
 
 
 def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

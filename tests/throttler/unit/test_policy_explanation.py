@@ -65,12 +65,12 @@ def test_explanation_says_until_when_the_clock_changes_nothing() -> None:
         """)
     flows = subflow(ETHERNET), subflow(WIFI)
 
-    def untils(hour: int) -> list[float | None]:
+    def next_changes(hour: int) -> list[float | None]:
         now = datetime(2026, 7, 1, hour, 30, tzinfo=ZONE).timestamp()
         return [each.until for each in CompiledPolicy(subject).tried(connection(*flows), flows[0], Direction.DOWN, now)]
 
-    assert untils(12) == [datetime(2026, 7, 1, 18, tzinfo=ZONE).timestamp(), None]
-    assert untils(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp(), None]
+    assert next_changes(12) == [datetime(2026, 7, 1, 18, tzinfo=ZONE).timestamp(), None]
+    assert next_changes(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp(), None]
 
 
 @pytest.mark.parametrize(

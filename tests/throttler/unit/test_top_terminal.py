@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from answering_socket import answering
-from status_answers import Answer, many
+from status_answers import Answer, answer_pages_of
 
 PATIENCE = 60.0
 """Seconds, for a slow machine with two busy processors."""
@@ -93,10 +93,10 @@ def plain(output: bytes) -> str:
 
 
 @contextmanager
-def shown(
+def running_top(
     tmp_path: Path, answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 ) -> Iterator[tuple[Any, Any]]:
-    with answering(tmp_path / "s", answer or many(10_000)) as requests:
+    with answering(tmp_path / "s", answer or answer_pages_of(10_000)) as requests:
         terminal = Terminal(tmp_path / "s")
         try:
             yield terminal, requests
@@ -113,7 +113,7 @@ def is_restored(terminal: Terminal, output: bytes) -> bool:
 
 
 def test_top_updates_once_a_second(tmp_path: Path) -> None:
-    with answering(tmp_path / "s", many(10_000)) as requests:
+    with answering(tmp_path / "s", answer_pages_of(10_000)) as requests:
         terminal = Terminal(tmp_path / "s", "--sort", "bytes", "--client", "10.77.1.2")
         try:
             terminal.wait_for(
@@ -144,7 +144,7 @@ def test_top_updates_once_a_second(tmp_path: Path) -> None:
     ],
 )
 def test_terminal_is_restored_at_every_end(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
-    with shown(tmp_path) as (terminal, _):
+    with running_top(tmp_path) as (terminal, _):
         terminal.wait_for("10000 connections")
         assert terminal.modes != terminal.before
         if isinstance(end, str):
@@ -158,7 +158,7 @@ def test_terminal_is_restored_at_every_end(tmp_path: Path, end: str | signal.Sig
 
 def test_terminal_is_restored_after_an_unexpected_answer(tmp_path: Path) -> None:
     nonsense = {"schema": 2, "time": 0.0, "total": 1, "connections": [{}]}
-    with shown(tmp_path, lambda request: nonsense) as (terminal, _):
+    with running_top(tmp_path, lambda request: nonsense) as (terminal, _):
         assert terminal.end() != 0
         assert is_restored(terminal, terminal.seen)
 
@@ -167,7 +167,7 @@ def test_top_waits_for_a_daemon(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "s")
     try:
         terminal.wait_for("no daemon answers at")
-        with answering(tmp_path / "s", many(3)):
+        with answering(tmp_path / "s", answer_pages_of(3)):
             terminal.wait_for("3 connections")
         terminal.wait_for("no daemon answers at")
         terminal.type("q")
@@ -181,9 +181,9 @@ def test_top_can_be_ended_while_the_daemon_hangs(tmp_path: Path) -> None:
 
     def hang(request: dict[str, Any]) -> dict[str, Any]:
         assert over.wait(PATIENCE)
-        return many(1)(request)
+        return answer_pages_of(1)(request)
 
-    with shown(tmp_path, hang) as (terminal, requests):
+    with running_top(tmp_path, hang) as (terminal, requests):
         terminal.wait_for("asking")
         deadline = time.monotonic() + PATIENCE
         while not requests:
