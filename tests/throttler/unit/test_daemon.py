@@ -496,7 +496,7 @@ async def test_stop_during_a_reload_restores_the_root_qdisc(tmp_path: Path) -> N
         scene.policy[0] = BOTH_WAYS
         scene.daemon.reload()
         await made.wait()
-    assert kernel.upload_traffic_control.log[-1] == "give root back"
+    assert kernel.upload_traffic_control.log[-1] == "restore root qdisc"
 
 
 @scenario
