@@ -82,8 +82,8 @@ class Pulse:
 
     def __init__(self, client: socket.socket, proxy: socket.socket | None) -> None:
         """Start. *proxy* is the socket of the other end, or None if a program there sends back each byte."""
-        self._beside = _loopback()
-        self._rounds, self._reference = _Rounds(client, proxy), _Rounds(*self._beside)
+        self._loopback_sockets = _loopback()
+        self._rounds, self._reference = _Rounds(client, proxy), _Rounds(*self._loopback_sockets)
 
     @property
     def count(self) -> int:
@@ -98,7 +98,7 @@ class Pulse:
         """Stop. Raises AssertionError if the traffic had broken off, or had paused for longer than `LONGEST_GAP`."""
         self._rounds.end()
         self._reference.end()
-        for each in self._beside:
+        for each in self._loopback_sockets:
             each.close()
         assert self._rounds.error is None, self._rounds.error
         assert self._rounds.count > 0

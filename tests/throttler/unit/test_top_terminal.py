@@ -35,36 +35,36 @@ class Terminal:
     """The command, running on a pseudo-terminal."""
 
     def __init__(self, socket: Path, *options: str) -> None:
-        self.ours, theirs = os.openpty()
-        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.before = termios.tcgetattr(theirs)
-        self._theirs = theirs
-        self.seen = b""
+        self.controller, terminal = os.openpty()
+        ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(terminal)
+        self._terminal = terminal
+        self.output = b""
         self.process = subprocess.Popen(
             ["setsid", "--ctty", sys.executable, "-m", "mptcp_throttler.cli", "top", "--socket", str(socket), *options],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
             env={**os.environ, "TERM": "xterm"} | dict.fromkeys(("COLUMNS", "LINES"), ""),
         )
 
     def type(self, text: str) -> None:
-        os.write(self.ours, text.encode())
+        os.write(self.controller, text.encode())
 
     def read(self, seconds: float) -> bool:
         """Read the output. Return False if there was none for *seconds*."""
-        if not select.select([self.ours], [], [], seconds)[0]:
+        if not select.select([self.controller], [], [], seconds)[0]:
             return False
-        self.seen += os.read(self.ours, 1 << 16)
+        self.output += os.read(self.controller, 1 << 16)
         return True
 
     def wait_for(self, *texts: str) -> None:
         """Wait until all of *texts* have appeared since the last call. Then forget the output."""
         deadline = time.monotonic() + PATIENCE
-        while not all(text in plain(self.seen) for text in texts):
-            assert time.monotonic() < deadline, f"{texts} not in {plain(self.seen)[-2000:]}"
+        while not all(text in plain(self.output) for text in texts):
+            assert time.monotonic() < deadline, f"{texts} not in {plain(self.output)[-2000:]}"
             self.read(0.2)
-        self.seen = b""
+        self.output = b""
 
     def end(self) -> int:
         """Wait for the end of the command. Return its exit status."""
@@ -78,14 +78,14 @@ class Terminal:
 
     @property
     def modes(self) -> list[Any]:
-        return termios.tcgetattr(self._theirs)
+        return termios.tcgetattr(self._terminal)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.ours)
-        os.close(self._theirs)
+        os.close(self.controller)
+        os.close(self._terminal)
 
 
 def plain(output: bytes) -> str:
@@ -151,16 +151,16 @@ def test_terminal_is_restored_at_every_end(tmp_path: Path, end: str | signal.Sig
             terminal.type(end)
         else:
             terminal.process.send_signal(end)
-        terminal.seen = ALTERNATE
+        terminal.output = ALTERNATE
         assert terminal.end() == status
-        assert is_restored(terminal, ALTERNATE + CURSOR_OFF + terminal.seen[len(ALTERNATE) :])
+        assert is_restored(terminal, ALTERNATE + CURSOR_OFF + terminal.output[len(ALTERNATE) :])
 
 
 def test_terminal_is_restored_after_an_unexpected_answer(tmp_path: Path) -> None:
     nonsense = {"schema": 2, "time": 0.0, "total": 1, "connections": [{}]}
     with running_top(tmp_path, lambda request: nonsense) as (terminal, _):
         assert terminal.end() != 0
-        assert is_restored(terminal, terminal.seen)
+        assert is_restored(terminal, terminal.output)
 
 
 def test_top_waits_for_a_daemon(tmp_path: Path) -> None:
