@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Helpers for the kernel tests of faults: traffic that must not stop, and the time until everything is restored.
 
-Both have limits that depend on the load of the machine. A test must not fail because another suite runs beside it, but
+Both have limits that depend on the load of the machine. A test must not fail because another suite runs meanwhile, but
 it must fail if something that took a second takes a minute.
 """
 

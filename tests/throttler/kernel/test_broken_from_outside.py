@@ -35,7 +35,7 @@ class Scene:
         return self.site.proxy.run(["sh", "-c", command]).stdout
 
     def kernel(self) -> str:
-        """Return a dump of the kernel without values that change by themselves or when a device is made anew."""
+        """Return a dump of the kernel without values that change by themselves or when a device is created again."""
         text = re.sub(
             r"counter packets \d+ bytes \d+|packets \d+ bytes \d+|link/ether \S+|initval \S+|^\d+: ",
             "",

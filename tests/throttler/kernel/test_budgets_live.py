@@ -41,9 +41,9 @@ class Site(ThrottledSite):
 
     origin: Origin
 
-    def begin(self, after: str, anew: bool = True) -> Throttler:
+    def begin(self, after: str, reset_ledger: bool = True) -> Throttler:
         self.policy.write_text(POLICY % after)
-        if anew:
+        if reset_ledger:
             self.quota("reset")
         return self.start(POLICY % after)
 
@@ -99,7 +99,7 @@ def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site)
     for megabytes in (2, 6, 10):
         wait_until(lambda least=megabytes: site.used() > least * 1e6, "the ledger counts the download")  # type: ignore[misc]
         throttler.process.kill()
-        throttler = site.begin("5 GB", anew=False)
+        throttler = site.begin("5 GB", reset_ledger=False)
     assert client.running, "the download lasts longer than the kills"
     site.abort(client)
     wait_until(lambda: not throttler.status()["connections"], "the connection is gone")

@@ -149,7 +149,7 @@ def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Ite
     try:
         yield process
     except BaseException:
-        print(process.output())  # pytest shows it beside the failure
+        print(process.output())  # pytest shows it with the failure
         raise
     finally:
         code = process.stop(GENEROUS)
@@ -199,7 +199,7 @@ def test_new_local_time_zone_moves_no_window(site: Site, library: Path, clock: C
         shown = run(["nsenter", "--target", str(process.pid), "--mount", "date", "+%Z"]).stdout.strip()
         assert shown in ("NZDT", "NZST")
         for seconds in (0, 3600, 0):
-            # The clock moves, too, within the window, so that the throttler decides everything anew.
+            # The clock moves, too, within the window, so that the throttler decides about all connections again.
             clock.set(datetime.fromtimestamp(NOON.timestamp() + seconds, UTC))
             deadline = time.monotonic() + 2
             until(lambda: has_only_expected_caps(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023

@@ -39,7 +39,7 @@ LEAST_PER_SECOND = PER_SECOND / 5
 prints the rate that was reached. The limit is this low because sender, proxy and throttler share the processors with
 other programs."""
 LEAST_GUESSES = PER_SECOND / 2
-"""Guessed HMACs that the kernel must refuse per second. Two processors refuse all 10,000 even beside other work."""
+"""Guessed HMACs that the kernel must refuse per second. Two processors refuse all 10,000 even under other load."""
 PATIENCE = 120.0
 """Seconds in which the flood must reach that rate."""
 BACKLOG = 4096
@@ -52,8 +52,8 @@ LEAST_READ = LEAST_PER_SECOND * SECONDS
 """Minimum number of segments that the throttler must read. It reads for half of the time of a processor."""
 MOST_COST = 15.0
 """Maximum CPU time of the daemon for one segment, with everything else that it does, relative to the time that only
-parsing a segment takes. The ratio does not depend on the speed of the machine. Beside busy loops, when the daemon reads
-fewer segments at once, it was 9.6."""
+parsing a segment takes. The ratio does not depend on the speed of the machine. While busy loops run, when the daemon
+reads fewer segments at once, it was 9.6."""
 MOST_RESYNCS = 0.5
 """Maximum number of comparisons with the kernel per second. One every three ``verify_interval`` (6 s here) is normal.
 
@@ -61,7 +61,7 @@ Dropped segments cause none.
 """
 AT_ONCE, MOST_SHARE = 0.5, 0.85
 """CPU seconds of the daemon at the beginning, and then its maximum share of one processor: 0.5 for reading segments,
-about 0.15 for everything else, and more beside other work. Without the limit on reading, the share would be 0.92 if all
+about 0.15 for everything else, and more under other load. Without the limit on reading, the share would be 0.92 if all
 guesses were sent (each consists of four segments)."""
 MOST_GROWTH = 60_000
 """Growth of resident memory in kB. The tracker's tables are bounded."""
@@ -286,7 +286,7 @@ def test_flood_does_not_keep_clients_from_the_proxy(squid_site: tuple[Site, Orig
                 downloads += 1
                 assert EXPECTED in paths_and_caps(throttler)
                 assert clients(site.entries()).count("10.77.1.2") >= 1
-        print(f"{flood.count / flood.seconds:.0f}/s beside {downloads} downloads; {resident(squid) - memory} kB more")
+        print(f"{flood.count / flood.seconds:.0f}/s during {downloads} downloads; {resident(squid) - memory} kB more")
         assert resident(squid) - memory < MOST_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
 

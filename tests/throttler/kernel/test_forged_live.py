@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with forged segments on the link in front of the proxy, beside real connections: they lift no cap.
+"""Tests with forged segments on the link in front of the proxy, while real connections exist: the segments lift no cap.
 
 The frames have the client's or the proxy's address and random sequence numbers, so that the proxy's kernel drops them.
 """

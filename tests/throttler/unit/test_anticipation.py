@@ -63,7 +63,7 @@ class Clients:
         return self.anticipation.paths(connection, len(connection.subflows), now)
 
     def decide_due(self, now: float) -> list[int]:
-        """Decide all connections that are due anew, as the daemon does."""
+        """Decide all due connections again, as the daemon does."""
         due = self.anticipation.due(now)
         for token in due:
             self.subflows(token, now)

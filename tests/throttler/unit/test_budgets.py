@@ -50,7 +50,7 @@ def budgets_of(
     listed: Callable[[float], set[int] | None],
     clock: Callable[[], float] = time.time,
 ) -> Budgets:
-    """Return the budgets of an engine that lists in *decided* the connections that it must decide anew."""
+    """Return the budgets of an engine that lists in *decided* the connections that it must decide again."""
     engine: Any = SimpleNamespace(
         settings=SimpleNamespace(ledger=path),
         budget_stage=stage,

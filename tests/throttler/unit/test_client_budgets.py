@@ -70,7 +70,7 @@ async def test_owner_sees_no_shared_volume_that_only_others_use(tmp_path: Path) 
 
 @scenario
 async def test_answer_has_the_connections_age_and_the_policys_time_zone(tmp_path: Path) -> None:
-    """Defect: the time when a volume begins anew was given in the host's time zone instead of the policy's."""
+    """Defect: the time when a volume begins again was given in the host's time zone instead of the policy's."""
     kernel = FakeKernel()
     start = time.time()
     kernel.sockets.connect(7, WIFI, LTE)

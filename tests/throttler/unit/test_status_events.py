@@ -224,7 +224,7 @@ async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) 
         assert addresses(local="10.77.0.9:3128") == addresses(local="[::ffff:10.77.0.9]:3128") == [WIFI]
         assert addresses(token="8") == [WIFI]
         assert addresses(local="10.77.0.1:3129") == addresses(local="10.77.0.8:3128") == addresses(token="9") == []
-        assert addresses() == [], "the endpoint alone does not identify the connection"
+        assert addresses() == [], "the endpoint without the token does not identify the connection"
         # The operator of the proxy sees both connections.
         explained = scene.ask(query="explain", endpoint=f"{WIFI}:40000")
         assert {each["token"] for each in explained["connections"]} == {"00000007", "00000008"}

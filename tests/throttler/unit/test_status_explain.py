@@ -220,7 +220,7 @@ rules:
 TIGHTER = "  - {name: tight, paths: [b], throttle: {rate: 500 kbit/s}}\n"
 
 
-@pytest.mark.parametrize("other_rule", ["", TIGHTER], ids=["alone", "tighter"])
+@pytest.mark.parametrize("other_rule", ["", TIGHTER], ids=["without another rule", "with a tighter rule"])
 def test_budget_state_is_not_older_than_its_period_or_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_rule: str
 ) -> None:

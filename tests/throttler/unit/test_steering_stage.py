@@ -392,7 +392,7 @@ def test_connection_stays_urgent_after_a_long_sweep() -> None:
 
 
 def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
-    """Defect: each download had waiting data only for moments, and a page took as long as over the first path alone."""
+    """Defect: each download had waiting data only for moments, and a page took as long as over only the first path."""
     stage = SteeringStage(PRIORITY)
     hosts = [2] * 8 + [3]
     flows = [

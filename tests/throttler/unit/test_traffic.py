@@ -300,7 +300,7 @@ def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
         return bench.now - one
 
     assert [age(THROTTLE), age(THROTTLE), age(onset)] == [0, 10, 20]
-    assert [age(slower), age(slower)] == [0, 10], "a new rate starts anew"
+    assert [age(slower), age(slower)] == [0, 10], "the age of a new rate starts at 0"
     assert [age(slower, step=1_000), age(slower, step=1_000), age(slower, step=2_000)] == [0, 10, 0]
     balanced = {"share": Share.CONNECTION, "member": (7, "a")}
     assert [age(THROTTLE, **balanced), age(slower, **balanced)] == [0, 10], (
