@@ -30,7 +30,7 @@ from mptcp_throttler.policy.values import volume_as_budget
 from mptcp_throttler.steering.modes import BY_NAME
 
 ACTIONS: Final = ("throttle", "steer", "budget")
-"""Keys of which a rule needs at least one."""
+"""A rule needs at least one of these keys."""
 _UPLOADS: Final = {Direction.DOWN: "", Direction.UP: " for uploads"}
 Finding = tuple[int, str]
 """Index of a rule, and a sentence."""

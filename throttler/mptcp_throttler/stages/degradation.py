@@ -57,7 +57,7 @@ GRACE = 2.5
 """Seconds that senders get to use freed capacity; see the module."""
 LACKS_MORE, LACKS_LESS = 1.1, 0.7
 """If the lacking rate is outside these multiples of the current allowance of the capped paths, the allowance is set
-anew."""
+again."""
 TRIAL = 5.0
 """Seconds. If a degradation begins this soon after the caps came back, the next pause doubles."""
 MAX_IDLE_SAMPLES = 3
@@ -313,7 +313,7 @@ class GuardedUpload(GuardedConnection):
         least = max(OWED_BYTES, OWED_SECONDS * best.baseline / 8)
         seen, received = [each.four_tuple for each in there], sum([each.bytes_received for each in there])
         if seen != self._seen:
-            # Start anew, because the bytes received on a subflow that has ended are no longer in the sum.
+            # Start again, because the bytes received on a subflow that has ended are no longer in the sum.
             self._seen, self._first, self._least = seen, top, -received
         missing = ahead(top, self._first) - received
         self._least = min(self._least, missing)

@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
     """The result of a stage's evaluation of samples."""
 
     changed: Collection[int] = ()
-    """Tokens of the connections to decide anew."""
+    """Tokens of the connections to decide again."""
     effects: Sequence[Effect] = ()
 
 
