@@ -52,7 +52,7 @@ async def test_events_of_a_connections_life(tmp_path: Path) -> None:
         assert kinds(more)[:3] == ["decided", "lifted", "reload"]
         assert sorted(kinds(more)[3:]) == ["closed", "closed", "fault", "fault"]
         assert {each["text"].partition(": ")[2] for each in more if each["kind"] == "fault"} == {
-            "the kernel's records disagree: no end was told, but the kernel does not list it"
+            "the kernel's records disagree: no end was reported, but the kernel does not list it"
         }
         assert more[1]["text"] == "10.1.0.1:40000 on path a: no cap in force any more"
         assert [each["seq"] for each in more] == list(range(found[-1]["seq"] + 1, found[-1]["seq"] + 8))
