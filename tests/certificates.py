@@ -48,7 +48,8 @@ def looks_often(module: str) -> list[str]:
     """Return a command that runs *module*, and checks its certificate files all the time instead of once a minute."""
     # Never warn of a certificate without its key: a busy machine may replace the second file much later.
     text = (
-        "import runpy; from mptcp_common import renewal; renewal.SECONDS = 0.02; renewal.PATIENCE = 10**9; "
+        "import runpy; from mptcp_common import renewal; "
+        "renewal.CHECK_INTERVAL = 0.02; renewal.TOLERATED_FAILURES = 10**9; "
         "runpy.run_module({!r}, run_name={!r})"
     )
     return [sys.executable, "-c", text.format(module, "__main__")]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Chooses the accounts of budgets to show if there are too many, by one rule for throttler and console. Pure."""
+"""Chooses which accounts of budgets to show if there are too many. The throttler and the console use this one rule.
+Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +10,16 @@ from typing import Any, TypeVar
 Account = TypeVar("Account", bound=Mapping[str, Any])
 
 
-def fullest(accounts: Sequence[Account], most: int) -> list[Account]:
-    """Return *most* of *accounts*, which are sorted fullest first: the fullest of each budget (``name``), even if these
-    are more, then the fullest others. The order stays."""
+def fullest(accounts: Sequence[Account], limit: int) -> list[Account]:
+    """Return *limit* accounts, in the order of *accounts*, which are sorted by usage, highest first.
+
+    The fullest account of each budget (``name``) is always included, even if these are more than *limit*; then follow
+    the fullest of the other accounts.
+    """
     firsts = {account["name"]: place for place, account in reversed(list(enumerate(accounts)))}
     shown = set(firsts.values())
     for place in range(len(accounts)):
-        if len(shown) >= most:
+        if len(shown) >= limit:
             break
         shown.add(place)
     return [accounts[place] for place in sorted(shown)]

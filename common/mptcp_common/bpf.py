@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""BPF by libbpf, which iproute2 brings to every machine: maps, and programs of object files. bpf(2)."""
+"""BPF maps, and programs from object files (bpf(2)), through libbpf: each host has it, because iproute2 needs it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ _BATCH = 4096
 
 
 class _Pointer(ctypes.c_void_p):
-    """A pointer from libbpf; ctypes does not convert a subclass to a number."""
+    """A pointer from libbpf. It is a subclass, because ctypes would convert a plain ``c_void_p`` result to an int."""
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """One of our maps."""
+    """A BPF map that this process created."""
 
     descriptor: int
     name: str
     key_bytes: int
     value_bytes: int
     entries: int
-    """Its capacity."""
+    """Maximum number of entries."""
 
 
 class Bpf:
-    """libbpf, with all that it made; :meth:`close` lets the kernel free that."""
+    """libbpf, and the maps and programs created with it. :meth:`close` closes their descriptors, so that the kernel
+    frees them."""
 
     def __init__(self) -> None:
         """Raises :class:`KernelError` without libbpf."""
@@ -61,7 +62,8 @@ class Bpf:
         return self._map(_MAP_HASH, name, key_bytes, value_bytes, entries)
 
     def prefix_map(self, name: str, key_bytes: int, value_bytes: int, entries: int) -> Map:
-        """Return a new map for the longest prefix: a key begins with its length in bits. Raises KernelError."""
+        """Return a new map for longest-prefix matches: each key begins with its prefix length in bits. Raises
+        KernelError."""
         return self._map(_MAP_LPM_TRIE, name, key_bytes, value_bytes, entries)
 
     def array(self, name: str, value_bytes: int, entries: int) -> Map:
@@ -73,28 +75,29 @@ class Bpf:
             _fields_ = (("size", ctypes.c_size_t), ("btf", ctypes.c_uint32 * 5), ("flags", ctypes.c_uint32))
 
         options = Options(size=ctypes.sizeof(Options), flags=0 if kind == _MAP_ARRAY else _NO_PREALLOCATION)
-        descriptor = self.made(
+        descriptor = self.register(
             self.library.bpf_map_create(kind, name.encode(), key_bytes, value_bytes, entries, ctypes.byref(options)),
             f"make the BPF map {name}",
         )
         return Map(descriptor, name, key_bytes, value_bytes, entries)
 
     def update_batch(self, table: Map, keys: bytes, values: bytes) -> None:
-        """Set entries from concatenated keys and values. After a KernelError, those before the refused one are set."""
+        """Set entries from concatenated keys and values. Raises KernelError: the entries before the refused one are
+        set, the others are not."""
         count = ctypes.c_uint32(len(keys) // table.key_bytes)
         if count:
             result = self.library.bpf_map_update_batch(table.descriptor, keys, values, ctypes.byref(count), None)
             _check(result, table)
 
     def delete_batch(self, table: Map, keys: bytes) -> None:
-        """Delete keys, which are concatenated; unknown ones are ignored. Raises KernelError."""
+        """Delete the concatenated *keys*; unknown keys are ignored. Raises KernelError."""
         while keys:
             count = ctypes.c_uint32(len(keys) // table.key_bytes)
             result = self.library.bpf_map_delete_batch(table.descriptor, keys, ctypes.byref(count), None)
             if result != -errno.ENOENT:
                 _check(result, table)
                 return
-            keys = keys[(count.value + 1) * table.key_bytes :]  # the kernel stops at the first unknown one
+            keys = keys[(count.value + 1) * table.key_bytes :]  # the kernel stops at the first unknown key
 
     def lookup(self, table: Map, key: bytes) -> bytes:
         """Return the value of *key*, which must exist. Raises KernelError."""
@@ -113,13 +116,13 @@ class Bpf:
     def _in_batches(self, table: Map, function: Callable[..., int]) -> Iterator[tuple[bytes, bytes]]:
         keys = ctypes.create_string_buffer(table.key_bytes * _BATCH)
         values = ctypes.create_string_buffer(table.value_bytes * _BATCH)
-        # The kernel's own cursor, four bytes for a hash map.
+        # The kernel stores its cursor here; for a hash map, the cursor has four bytes.
         position = ctypes.create_string_buffer(table.key_bytes + 4)
         before, result = None, 0
         while result >= 0:
             count = ctypes.c_uint32(_BATCH)
             result = function(table.descriptor, before, position, keys, values, ctypes.byref(count), None)
-            if result != -errno.ENOENT:  # ENOENT: these are the last
+            if result != -errno.ENOENT:  # ENOENT: this was the last batch
                 _check(result, table)
             yield from zip(
                 _pieces(keys.raw[: table.key_bytes * count.value], table.key_bytes),
@@ -128,34 +131,34 @@ class Bpf:
             )
             before = position
 
-    def load(self, path: Path, constants: bytes, maps: Mapping[str, Map], made_by: Path) -> dict[str, int]:
+    def load(self, path: Path, constants: bytes, maps: Mapping[str, Map], builder: Path) -> dict[str, int]:
         """Load the programs of an object file and return their descriptors by name.
 
-        *constants*: the value of its ``settings``; *maps*: by their names in the file; *made_by*: what makes the file.
-        Raises KernelError.
+        *constants*: the value of the file's ``settings``; *maps*: the maps to use, by their names in the file;
+        *builder*: the tool that builds the file, for messages. Raises KernelError.
         """
         library = self.library
         opened = library.bpf_object__open_file(os.fsencode(path), None)
         if not opened:
-            raise KernelError(f"open {path}, which {made_by} makes: {os.strerror(ctypes.get_errno())}")
+            raise KernelError(f"open {path}, which {builder} builds: {os.strerror(ctypes.get_errno())}")
         try:
             settings = library.bpf_object__find_map_by_name(opened, b".rodata.settings")
             size = ctypes.c_size_t(len(constants))
-            fits = settings and library.bpf_map__set_initial_value(settings, constants, size) == 0
+            matches = settings and library.bpf_map__set_initial_value(settings, constants, size) == 0
             for name, table in maps.items():
                 found = library.bpf_object__find_map_by_name(opened, name.encode())
                 sizes = found and (library.bpf_map__key_size(found), library.bpf_map__value_size(found))
-                fits = fits and sizes == (table.key_bytes, table.value_bytes)
-                fits = fits and library.bpf_map__reuse_fd(found, table.descriptor) == 0
-            if not fits:
-                raise KernelError(f"{path} is of another version; {made_by} makes it anew")
+                matches = matches and sizes == (table.key_bytes, table.value_bytes)
+                matches = matches and library.bpf_map__reuse_fd(found, table.descriptor) == 0
+            if not matches:
+                raise KernelError(f"{path} was built for another version; rebuild it with {builder}")
             logs = dict[str, tuple[_Pointer, ctypes.Array[ctypes.c_char]]]()
-            code = library.bpf_object__next_program(opened, None)
-            while code:
+            program = library.bpf_object__next_program(opened, None)
+            while program:
                 log = ctypes.create_string_buffer(_LOG_BYTES)
-                library.bpf_program__set_log_buf(code, log, ctypes.c_size_t(_LOG_BYTES))
-                logs[library.bpf_program__name(code).decode()] = code, log
-                code = library.bpf_object__next_program(opened, code)
+                library.bpf_program__set_log_buf(program, log, ctypes.c_size_t(_LOG_BYTES))
+                logs[library.bpf_program__name(program).decode()] = program, log
+                program = library.bpf_object__next_program(opened, program)
             result = library.bpf_object__load(opened)
             messages = [
                 line for _, log in logs.values() for line in log.value.decode(errors="replace").splitlines()[-1:]
@@ -163,11 +166,14 @@ class Bpf:
             what = f"load the BPF program {path.stem}{f' ({messages[-1].strip()})' if messages else ''}"
             if result < 0:
                 raise KernelError(f"{what}: {os.strerror(-result)}")
-            return {name: self.made(os.dup(library.bpf_program__fd(code)), what) for name, (code, _) in logs.items()}
+            return {
+                name: self.register(os.dup(library.bpf_program__fd(program)), what)
+                for name, (program, _) in logs.items()
+            }
         finally:
             library.bpf_object__close(opened)
 
-    def made(self, result: int, what: str) -> int:
+    def register(self, result: int, what: str) -> int:
         """Keep the new descriptor *result* for :meth:`close`, and return it. Raises KernelError if it is negative."""
         if result < 0:
             raise KernelError(f"{what}: {os.strerror(-result)}")

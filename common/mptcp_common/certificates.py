@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tries a certificate and its key before a server uses them: an error is a mistake in the settings."""
+"""Checks that a server can load its certificate and key, so that an error is reported as a problem of the settings."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from mptcp_common.reasons import reason
 
 
 class Unusable(Exception):
-    """Why a server cannot use these files, for people."""
+    """A server cannot use these files; the text is the reason, as a message for the operator."""
 
 
-def loaded(certificate: str, key: str) -> ssl.SSLContext:
-    """Return a server's context with these files. Raises Unusable."""
+def load_certificate(certificate: str, key: str) -> ssl.SSLContext:
+    """Return a server's TLS context with these files. Raises Unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Without the last argument, OpenSSL asks the terminal for a password, and a service has none.
+        # Without the last argument, OpenSSL asks for a password at the terminal, which a service does not have.
         context.load_cert_chain(certificate, key, _no_password)
     except (OSError, ValueError) as error:
         raise Unusable(f"{certificate} with {key} cannot be used: {reason(error)}") from error
     return context
 
 
-def obstacle(certificate: str, key: str) -> str | None:
-    """Return why a server cannot use these files, for people; None if it can."""
+def certificate_problem(certificate: str, key: str) -> str | None:
+    """Return why a server cannot use these files, as a message for the operator; None if it can use them."""
     try:
-        loaded(certificate, key)
+        load_certificate(certificate, key)
     except Unusable as error:
         return str(error)
     return None
@@ -34,5 +34,5 @@ def obstacle(certificate: str, key: str) -> str | None:
 
 def _no_password() -> str:
     raise ValueError(
-        "the key is encrypted, and a service has nobody to type its password; store it without (openssl pkey)"
+        "the key is encrypted, and a service cannot ask for its password; store it unencrypted (openssl pkey)"
     )

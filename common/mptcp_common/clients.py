@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Defines one client, for limits per client. Pure.
+"""Defines which addresses count as one client, for limits per client. Pure.
 
 A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host with one IPv6 address can use 2**64
 addresses. An IPv4 address in IPv6 form, from the kernel (``::ffff:0:0/96``) or from a translator (``64:ff9b::/96``, RFC
@@ -26,7 +26,7 @@ def client_of(address: bytes) -> bytes:
 
 
 def client_text(client: bytes) -> str:
-    """Return *client* as people write it."""
+    """Return *client* in the usual notation: an IPv4 address, or an IPv6 prefix."""
     if len(client) == 4:
         return str(ip_network(client).network_address)
     return str(ip_network((client.ljust(16, b"\0"), 8 * _NETWORK_BYTES)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Shared by the daemons' commands: the option for the settings file, and the handling of errors."""
+"""Helpers that the daemons' commands share: the option for the settings file, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Errors = tuple[type[Exception], ...]
 
 
 def add_config(command: argparse.ArgumentParser, usual: Path, *, is_needed: bool = True) -> None:
-    """Give *command* ``--config FILE``, by default *usual*; or None unless the file *is_needed*."""
+    """Add the option ``--config FILE`` to *command*. Its default is *usual*; it is None if no file *is_needed*."""
     without = "" if is_needed else "; without it everything has its default"
     command.add_argument(
         "--config",
@@ -34,8 +34,8 @@ def outcome(
 ) -> int:
     """Return the exit status of *command* of *program*; print to stderr why it failed.
 
-    *refusals* returns the errors, beside the system's, whose text is one line for people. It is called only after an
-    error, because the modules that define them may take long to import.
+    *refusals* returns the errors, in addition to OSError, whose text is a one-line message for the operator. It is
+    called only after an error, because the modules that define them may take long to import.
     """
     try:
         status = command()
@@ -43,7 +43,7 @@ def outcome(
         return status
     except DocumentError as error:
         journal.say(error, journal.ERROR)
-        # A daemon must not be restarted, because it would find the same files.
+        # The service manager must not restart a daemon, because it would find the same files.
         return CONFIGURATION if is_daemon else FAILED
     except BrokenPipeError:
         pass  # the reader of the output has closed the pipe
@@ -62,6 +62,6 @@ def outcome(
 
 
 def _write_out() -> None:
-    """Flush stdout. Otherwise the interpreter would report a failure at its end, in its own words."""
+    """Flush stdout. Otherwise the interpreter would report a failed write at exit, with a message of its own."""
     if sys.stdout is not None:  # None if it was closed from the start
         sys.stdout.flush()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Exit statuses of all commands. By these, systemd does not restart a daemon whose problem a restart cannot solve."""
+"""Exit statuses of all commands. By CONFIGURATION, systemd knows not to restart a daemon: a restart would not help."""
 
 from __future__ import annotations
 
 DONE = 0
 FAILED = 1
-"""The host or the kernel refused something, or something ended by itself: a restart may help."""
+"""The host or the kernel refused something, or a process or thread ended unexpectedly: a restart may help."""
 USAGE = 2
 """Wrong arguments (argparse)."""
 CONFIGURATION = 78

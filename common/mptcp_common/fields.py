@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Types of single values in an operator's file, for pydantic and, as JSON Schema, for editors.
 
-A parser takes a YAML value and returns the model's value, or raises a ValueError for the operator: the value, the
-mistake, and the allowed values.
+A parser takes a YAML value and returns the model's value, or raises a ValueError with a message for the operator, which
+contains the value, the mistake, and the allowed values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Section(BaseModel):
 
 
 class Parsed:
-    """Annotation for a value that *parse* reads; *schema* describes it to editors."""
+    """Annotation for a value that *parse* converts; *schema* is its JSON Schema for editors."""
 
     def __init__(self, parse: Callable[[object], object], schema: dict[str, Any]) -> None:
         self.parse = parse
@@ -80,7 +80,8 @@ def seconds(low: float, high: float) -> Parsed:
 
 
 def choice(meanings: Mapping[str, object]) -> Parsed:
-    """Return the annotation for one of some words; the value is the word's meaning. A meaning is accepted, too."""
+    """Return the annotation for a word of *meanings*; the model's value is the word's meaning. A meaning itself is also
+    accepted."""
     words = tuple(meanings)
 
     def parse(value: object) -> object:
@@ -105,7 +106,7 @@ def either(words: tuple[str, ...]) -> str:
 
 
 def parse_name(value: object) -> str:
-    """Return the name of a path or a rule."""
+    """Return *value*, which must be a name for a path or a rule. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not text; put it in quotes")
     if not _NAME.fullmatch(value):
@@ -120,7 +121,8 @@ Name = Annotated[str, Parsed(parse_name, {"type": "string", "pattern": NAME_PATT
 
 
 def parse_interface(value: object) -> str:
-    """Return the name of a network interface, by the kernel's rules (``dev_valid_name``)."""
+    """Return *value*, which must be a network interface's name by the kernel's rules (``dev_valid_name``). Raises
+    ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not text; put it in quotes")
     if len(value.encode(errors="replace")) > LONGEST_INTERFACE:
@@ -135,7 +137,7 @@ Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern":
 
 
 class _EditorSchema(GenerateJsonSchema):
-    """A key may be missing, but not empty: no schema allows null."""
+    """Schemas that never allow null, because a key may be missing, but not without a value."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -180,7 +182,7 @@ def editor_schema(section: type[Section]) -> dict[str, Any]:
 
 
 def _trimmed(schema: Any, properties: bool = False) -> Any:
-    """Return *schema* without titles made from key names and defaults of null."""
+    """Return *schema* without titles (pydantic generates them from the keys' names) and without defaults of null."""
     if isinstance(schema, list):
         return [_trimmed(item) for item in schema]
     if not isinstance(schema, dict):

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 class Status(enum.Enum):
     OK = "ok"
     WARN = "warn"
-    """It works, but less well, or not in every case."""
+    """The checked function works, but less well, or not in every case."""
     FAIL = "fail"
-    """It does not do its job."""
+    """The checked function does not work."""
     UNSEEN = "unseen"
-    """The user may not see it."""
+    """The user is not allowed to check this."""
 
 
 _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red", Status.UNSEEN: "dim"}
@@ -25,7 +25,7 @@ _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red", 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. WARN and FAIL say why it matters, and which command corrects it."""
+    """One line of the report. A finding with WARN or FAIL also says why it matters, and which command corrects it."""
 
     check: str
     status: Status
@@ -47,7 +47,7 @@ def fail(check: str, text: str, why: str, remedy: str) -> Finding:
 
 
 def unseen(check: str, what: str) -> Finding:
-    """*what*: needs root, and the user is not root."""
+    """Return the finding that *what* was not checked, because that needs root and the user is not root."""
     return Finding(check, Status.UNSEEN, f"not seen without root: {what}")
 
 

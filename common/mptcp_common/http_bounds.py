@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""HTTP connections with bounds on how long a request may take to come, and on how many connections wait for one.
+"""HTTP connections with a limit on how long a request may take to arrive, and on the number of connections without a
+complete request.
 
-uvicorn ends a connection that is idle after an answer, but waits without limit for a first request, and for the rest of
-a begun one. For console and portal; no other program loads uvicorn.
+uvicorn ends a connection that is idle after an answer, but waits without limit for the first request, and for the rest
+of a request that has begun. The console and the portal use this; no other program loads uvicorn.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS: Final = 10.0
-"""Limit for a whole request with its body, from the connection's begin or the previous answer."""
+"""Limit for a whole request with its body, from the connection's start or from the previous answer."""
 MOST_WAITING: Final = 64
 """Maximum number of connections without a complete request; if there are more, the one that waited longest is ended. No
-browser opens so many."""
+browser opens as many."""
 
 
 class BoundedHttp(H11Protocol):
-    """HTTP/1.1 with these bounds."""
+    """HTTP/1.1 with these limits."""
 
     def __init__(
         self,
@@ -32,47 +33,48 @@ class BoundedHttp(H11Protocol):
         idle_seconds: float = 0.0,
         **named: Any,
     ) -> None:
-        """*with_answers*: *request_seconds* include the answer; otherwise that may take its time, like a stream of
-        events. *idle_seconds*: additional idle time after an answer."""
+        """*with_answers*: whether *request_seconds* includes the answer; if not, an answer may last without limit, like
+        a stream of events. *idle_seconds*: additional idle time after an answer."""
         super().__init__(*arguments, **named)
         self._request_seconds = request_seconds
         self._most_waiting = most_waiting
         self._with_answers = with_answers
         self._idle_seconds = idle_seconds
         self._deadline: asyncio.TimerHandle | None = None
-        """Timer that runs while a request must come, or while it must be answered if answers are bounded."""
+        """Timer that runs while a request is expected and, if answers are limited, until it has been answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._look()
+        self._update_deadline()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._look()
+        self._update_deadline()
 
     def send_400_response(self, msg: str) -> None:
-        # A malformed request body may already have an answer, or be about to. uvicorn's second answer would be an
-        # error with a traceback: anyone could fill the journal.
+        # A request with a malformed body may already have an answer, or get one soon. uvicorn's attempt to send a
+        # second answer would raise an error with a traceback, so anyone could fill the journal.
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         try:
             super().send_400_response(msg)
-        except h11.LocalProtocolError:  # there is an answer already, or it has no body (HEAD)
+        except h11.LocalProtocolError:  # the request was already answered, or its answer has no body (HEAD)
             self._end()
 
     def on_response_complete(self) -> None:
-        # Not only until the next request begins, like uvicorn's own timer: an endless request would stay forever.
+        # The new timer runs until the next request is complete. uvicorn's own timer runs only until the request
+        # begins, so an endless request would stay forever.
         self._cancel_deadline()
         super().on_response_complete()
-        self._look(self._idle_seconds)
+        self._update_deadline(self._idle_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._cancel_deadline()
 
-    def _look(self, idle_seconds: float = 0.0) -> None:
-        """Start or stop the deadline; *idle_seconds* are added."""
+    def _update_deadline(self, idle_seconds: float = 0.0) -> None:
+        """Start or stop the timer, depending on the connection's state; *idle_seconds* are added to its time."""
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY) and not self._with_answers:
             self._cancel_deadline()
         elif self._deadline is None:
@@ -97,5 +99,5 @@ class BoundedHttp(H11Protocol):
 
     def _end(self) -> None:
         self._cancel_deadline()
-        # Not close(), which would wait for a client that reads nothing.
+        # close() would wait for a client that does not read.
         self.transport.abort()

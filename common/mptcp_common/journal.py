@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Lines on stderr, with their priority (sd-daemon(3)) if that is the journal; and journal entries with fields.
+"""Lines on stderr, with their priority (sd-daemon(3)) if stderr goes to the journal; and journal entries with fields.
 
 Entries use the journal's own protocol: https://systemd.io/JOURNAL_NATIVE_PROTOCOL.
 """
@@ -14,12 +14,13 @@ from contextlib import suppress
 ERROR, WARNING, INFO, DEBUG = 3, 4, 6, 7
 """Priorities of syslog(3)."""
 SOCKET = "/run/systemd/journal/socket"
-"""The journal takes entries here, one datagram each."""
+"""The socket on which the journal receives entries, one per datagram."""
 _STDERR = 2
 
 
 def is_journal() -> bool:
-    """Tell whether stderr goes to the journal: the service manager names that file (systemd.exec(5))."""
+    """Return whether stderr goes to the journal. systemd puts the device and inode of the journal's stream into
+    ``JOURNAL_STREAM`` (systemd.exec(5))."""
     stream = os.environ.get("JOURNAL_STREAM", "")
     try:
         found = os.fstat(_STDERR)
@@ -29,14 +30,15 @@ def is_journal() -> bool:
 
 
 def lines(text: str, priority: int, *, for_journal: bool) -> str:
-    """Return *text* for printing: the journal takes each line for a message of its own."""
+    """Return *text* for printing. The journal treats each line as a separate message, so each gets the priority."""
     if not for_journal:
         return text
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
 def entry(text: str, priority: int, fields: Mapping[str, str | tuple[str, ...]]) -> bytes:
-    """Return the datagram of one entry. *fields* have capital names; several values of one become several fields."""
+    """Return the datagram of one entry. The names of *fields* are upper case; a field with several values is sent once
+    per value."""
     pieces = []
     for name, values in {"MESSAGE": text, "PRIORITY": str(priority), **fields}.items():
         for value in (values,) if isinstance(values, str) else values:

@@ -8,4 +8,4 @@ class KernelError(Exception):
     """The kernel refused an operation. The text says which object, which operation, and the errno."""
 
     errno: int | None = None
-    """The kernel's, if it returned one."""
+    """The error number, if the kernel returned one."""

@@ -21,17 +21,17 @@ COUNTERS = {
     "zero_reads": "Reads of zero bytes answered in Squid's place.",
     "postponed_accepts": "Times that a new client waited for a descriptor.",
 }
-"""By name, the description."""
+"""Descriptions, by the counter's name."""
 FILE = "counters"
 FILES = {service: Path("/run", service, FILE) for service in ("mptcpproxy", "mptcprelay")}
-"""By instance, under its role's default name."""
+"""The file of each instance with its role's default name."""
 _LAYOUT = struct.Struct(f"={len(COUNTERS)}Q")
 NONE = bytes(_LAYOUT.size)
-"""The initial file."""
+"""The file's initial content."""
 
 
 def read(file: Path) -> dict[str, int]:
-    """Return the counts by name; nothing if the file is missing, or another version's."""
+    """Return the counts by name; no counts if the file is missing, or was written by another version."""
     try:
         return dict(zip(COUNTERS, _LAYOUT.unpack(file.read_bytes()), strict=True))
     except (OSError, struct.error):
@@ -39,7 +39,7 @@ def read(file: Path) -> dict[str, int]:
 
 
 def of_all(files: Mapping[str, Path]) -> dict[str, tuple[str, dict[str, int]]]:
-    """Return by name its description, and the count of each instance that has a file."""
+    """Return, by the counter's name, its description, and its count in each instance that has a file."""
     counted = {service: found for service, file in files.items() if (found := read(file))}
     return {
         name: (text, {service: found[name] for service, found in counted.items()}) for name, text in COUNTERS.items()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Listening sockets, also on an address that this host gets later, for example by DHCP or from a VPN.
+"""Opens listening sockets, also on an address that this host gets later, for example by DHCP or from a VPN.
 
-Without IP_FREEBIND (ip(7)) the kernel binds only existing addresses. A server that starts before its address would fail
-repeatedly, until the service manager gives up. With it, a mistyped address looks like a late one; so a check of the
-settings warns about missing addresses.
+Without IP_FREEBIND (ip(7)), the kernel binds only existing addresses. A server that starts before its address exists
+would fail repeatedly, until the service manager gives up. With IP_FREEBIND, a mistyped address is not refused; so a
+check of the settings warns about addresses that the host does not have.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _IPV6_FREEBIND: Final = 78
 
 
 def listening(address: str, port: int, backlog: int) -> socket.socket:
-    """Return a socket that listens on *address*, which may come up later. Raises OSError."""
+    """Return a socket that listens on *address*, which this host may get later. Raises OSError."""
     listener = _socket(address)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if listener.family == socket.AF_INET:
             listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
         else:
-            # [::] includes all addresses of IPv4.
+            # A socket on [::] also accepts IPv4; one on another IPv6 address does not.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not ip_address(address).is_unspecified)
             listener.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         listener.bind((address, port))
@@ -41,15 +41,17 @@ def listening(address: str, port: int, backlog: int) -> socket.socket:
 
 
 def not_there(source: str, addresses: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield a warning for each of *addresses* that this host lacks; they are by the key of *source*."""
+    """Yield a warning for each of *addresses* that this host does not have. They are by their key in the settings file
+    *source*."""
     for key, address in addresses.items():
-        if not _is_there(address):
+        if not _can_bind(address):
             message = f"no interface of this host has {address}; nobody is answered there until one has"
             yield Problem(source, 0, 0, key, address, message, Severity.WARNING)
 
 
-def _is_there(address: str) -> bool:
-    """Tell whether the kernel binds *address* by itself. With ip_nonlocal_bind it binds any (ip(7))."""
+def _can_bind(address: str) -> bool:
+    """Return whether the kernel binds *address* without IP_FREEBIND. With the sysctl ip_nonlocal_bind, it binds every
+    address (ip(7))."""
     try:
         with _socket(address) as probe:
             probe.bind((address, 0))

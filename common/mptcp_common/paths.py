@@ -12,14 +12,14 @@ LONGEST_SOCKET_PATH: Final = 107
 
 
 def file_path(value: object) -> str:
-    """Return *value*, which must name a file. Raises ValueError, one line."""
+    """Return *value*, which must be a file's name. Raises ValueError with a one-line message."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError(f"{shown(value)} is not a path; write the name of a file")
     return value
 
 
 def absolute_path(value: object) -> str:
-    """Return *value*, which must begin with a slash; ValueError like :func:`file_path`."""
+    """Return *value*, which must be a file's name that begins with a slash. Raises ValueError."""
     path = file_path(value)
     if not path.startswith("/"):
         raise ValueError(f'{shown(value)} is not an absolute path; start it with "/"')
@@ -27,7 +27,7 @@ def absolute_path(value: object) -> str:
 
 
 def socket_path(value: object) -> str:
-    """Return *value*, which must fit a Unix socket; ValueError like :func:`absolute_path`."""
+    """Return *value*, which must be an absolute path that is short enough for a Unix socket. Raises ValueError."""
     path = absolute_path(value)
     if len(path.encode()) > LONGEST_SOCKET_PATH:
         raise ValueError(f"{shown(value)} is too long for a Unix socket; Linux allows {LONGEST_SOCKET_PATH} bytes")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Problems of a file that an operator wrote: place, key, value, and the allowed values.
 
-Rules: one line per problem, which needs no knowledge of the source; all problems of a file at once, in the order of its
-lines; a warning never makes a file unusable.
+Rules: each problem is one line, which can be understood without the source code; all problems of a file are reported at
+once, in the order of its lines; a warning never makes a file unusable.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Problem:
 
     source: str
     line: int
-    """From 1; 0 if the problem belongs to no line."""
+    """Counted from 1; 0 if the problem belongs to no line."""
     column: int
-    """From 1; 0 if the problem belongs to no column."""
+    """Counted from 1; 0 if the problem belongs to no column."""
     key: str
     """``rules[0].throttle.rate``; empty for the whole document."""
     value: str | None
-    """The bad value as the message shows it; None if there is none."""
+    """The wrong value, as the message shows it; None if the problem is not about a value."""
     message: str
     severity: Severity = Severity.ERROR
 
@@ -50,7 +50,7 @@ class Problem:
 
 
 class DocumentError(Exception):
-    """A file cannot be used. The error has all of its problems."""
+    """A file cannot be used. The error carries all problems of the file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = in_order(problems)
@@ -87,7 +87,7 @@ def shown(value: object) -> str:
 
 
 def key_text(path: KeyPath) -> str:
-    """Return *path* as people write it: ``rules[0].throttle.rate``. A key that is not a plain word is quoted."""
+    """Return *path* in the usual notation: ``rules[0].throttle.rate``. A key that is not a plain word is quoted."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -98,7 +98,7 @@ def key_text(path: KeyPath) -> str:
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
-    """Return the one of *allowed* that is most like *word*, or None if none is."""
+    """Return the word of *allowed* that is most similar to *word*; None if no word is similar."""
     import difflib  # here, so that a command without problems starts faster
 
     by_lower_case = {name.lower(): name for name in allowed}
@@ -107,6 +107,6 @@ def nearest(word: str, allowed: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Return `` (did you mean "…"?)`` for the nearest of *allowed*, or nothing."""
+    """Return `` (did you mean "…"?)`` for the most similar word of *allowed*; "" if no word is similar."""
     near = nearest(word, allowed)
     return "" if near is None else f" (did you mean {shown(near)}?)"

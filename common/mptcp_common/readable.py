@@ -19,10 +19,10 @@ def groups_of_unit(unit: str) -> list[int]:
     Return no groups if systemd does not answer or does not know the unit. Groups that the host lacks are left out.
     """
     shown = properties_of_unit(unit, ["SupplementaryGroups"]).get("SupplementaryGroups", "")
-    return [number for name in shown.split() if (number := _number(name)) is not None]
+    return [number for name in shown.split() if (number := _group_id(name)) is not None]
 
 
-def _number(group: str) -> int | None:
+def _group_id(group: str) -> int | None:
     try:
         return int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
     except KeyError:
@@ -30,10 +30,10 @@ def _number(group: str) -> int | None:
 
 
 def unreadable(paths: Iterable[Path], uid: int, gid: int, groups: Sequence[int]) -> Iterator[Path]:
-    """Yield those of *paths* that a process of this user, group and further groups cannot read. Only root can ask.
+    """Yield each of *paths* that a process with this user, group and supplementary *groups* cannot read. Requires root.
 
-    The kernel decides, in a process of that user: modes of all directories, groups and access lists count. Raises
-    OSError if this process may not become that user, and TimeoutError if the file system does not answer.
+    A process of that user tries it, so that the kernel considers the modes of all directories, groups and access lists.
+    Raises OSError if this process may not become that user, and TimeoutError if the file system does not answer.
     """
     for path in paths:
         try:

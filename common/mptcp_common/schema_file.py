@@ -15,7 +15,7 @@ def schema_text(schema: Mapping[str, Any]) -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-def written(module: str, name: str, schema: Mapping[str, Any], arguments: Sequence[str]) -> int:
+def write_schema(module: str, name: str, schema: Mapping[str, Any], arguments: Sequence[str]) -> int:
     """Write the file *name* into the directory in *arguments*; return the exit status. *module* is for the usage line.
     Raises OSError."""
     if len(arguments) != 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Notifications to the service manager, if there is one: sd_notify(3), without its library."""
+"""Notifications to the service manager, if one started this process: sd_notify(3), without its library."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mptcp_common.reasons import reason
 
 READY, WATCHDOG = "READY=1", "WATCHDOG=1"
 LONGEST_STATUS = 500
-"""Characters of a status text."""
+"""Maximum length of a status text, characters."""
 
 
 def is_managed() -> bool:
-    """Tell whether a service manager wants notifications."""
+    """Return whether a service manager wants notifications."""
     return bool(os.environ.get("NOTIFY_SOCKET"))
 
 
@@ -36,11 +36,11 @@ def notify(*lines: str, descriptors: Sequence[int] = ()) -> None:
 
 
 def tell(program: str, *lines: str) -> None:
-    """Like :func:`notify`, but only warn in the name of *program* on failure: the server goes on."""
+    """Like :func:`notify`, but if it fails, only log a warning of *program*, so that the server keeps running."""
     try:
         notify(*lines)
     except OSError as error:
-        journal.say(f"{program}: tell the service manager {lines[0]}: {reason(error)}", journal.WARNING)
+        journal.say(f"{program}: cannot notify the service manager ({lines[0]}): {reason(error)}", journal.WARNING)
 
 
 def status(text: str) -> str:
@@ -54,7 +54,8 @@ def reloading() -> tuple[str, str]:
 
 
 def watchdog_seconds(environment: Mapping[str, str]) -> float | None:
-    """Return how long the service manager waits for a sign of life (sd_watchdog_enabled(3)); None if it does not."""
+    """Return the seconds within which the service manager expects the next ``WATCHDOG`` (sd_watchdog_enabled(3)); None
+    if it expects none."""
     microseconds, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not microseconds.isdigit() or int(microseconds) == 0 or (pid and pid != str(os.getpid())):
         return None

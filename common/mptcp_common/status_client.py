@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Asks a running throttler over its Unix socket: sends a line of JSON, gets a JSON document (docs/status.md).
+"""Sends requests to a running throttler over its Unix socket: a line of JSON, answered by a JSON document
+(docs/status.md).
 
-The daemon decides which requests it answers. An answer with ``error`` has the reason for a refusal; it is returned like
-any other.
+The daemon decides which requests it answers. If it refuses a request, the answer has the reason as ``error``; it is
+returned like any other answer.
 
-A daemon too old for requests sends its whole status and closes the socket with the request unread. That resets the
-connection (unix(7)), but only after an answer that tells the version.
+A daemon of a version without requests sends its whole status, and closes the socket without reading the request. That
+resets the connection (unix(7)), but only after the answer, which contains the version.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from pathlib import Path
 from typing import Any
 
 PAUSE_SECONDS = 5.0
-"""The longest pause in the answer. The daemon ends an answer after 30 s, read or not."""
-_AGAIN = 0.05
+"""Maximum pause within the answer. The daemon ends an answer after 30 s, even if the client has not read all of it."""
+_RETRY_SECONDS = 0.05
 """Seconds until the next attempt when the daemon's backlog is full."""
 MOST_BYTES = 64 << 20
-"""Limit of an answer to :func:`ask_async`. The longest, the whole status with 10,000 connections, has some 15 MB."""
+"""Maximum size of an answer to :func:`ask_async`. The whole status with 10,000 connections has some 15 MB."""
 _PIECE_BYTES = 1 << 16
-"""A larger buffer is mapped anew for each piece: then ten megabytes cost 20 ms instead of 9."""
+"""With a larger size, memory is mapped for each piece: reading ten megabytes would take 20 ms instead of 9 ms."""
 
 
 def ask(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> dict[str, Any]:
     """Return the answer of the daemon at *path* to *request*, for example ``{"query": "summary"}``.
 
-    *timeout*: the longest pause in the answer, in seconds. Raises OSError if no daemon listens or the answer ends too
-    early, and TimeoutError (an OSError) if it does not come.
+    *timeout*: maximum pause within the answer, in seconds. Raises OSError if no daemon listens or the answer ends too
+    early, and TimeoutError (an OSError) if the daemon does not answer in time.
     """
     return _document(ask_text(path, request, timeout))
 
@@ -44,43 +45,43 @@ def ask_text(path: Path, request: Mapping[str, object], timeout: float = PAUSE_S
 
 
 def ask_pieces(path: Path, request: Mapping[str, object], timeout: float = PAUSE_SECONDS) -> Iterator[bytes]:
-    """Like :func:`ask_text`, but yield the pieces as they come."""
-    begun = False
+    """Like :func:`ask_text`, but yield each piece when it arrives."""
+    has_answered = False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout)
         deadline = time.monotonic() + timeout
         while not _connects(client, path):
             if time.monotonic() >= deadline:
                 raise TimeoutError
-            time.sleep(_AGAIN)
+            time.sleep(_RETRY_SECONDS)
         try:
-            with suppress(BrokenPipeError):  # a daemon that stops reading a long request has answered why
+            with suppress(BrokenPipeError):  # if the daemon stops reading a long request, its answer has the reason
                 client.sendall(_line(request))
             while piece := client.recv(_PIECE_BYTES):
-                begun = True
+                has_answered = True
                 yield piece
         except (BrokenPipeError, ConnectionResetError):
-            if not begun:
+            if not has_answered:
                 raise
 
 
 async def ask_async(
     path: Path,
     request: Mapping[str, object],
-    timeout: float = PAUSE_SECONDS,  # noqa: ASYNC109 -- of a pause: asyncio.timeout around the call bounds the whole
+    timeout: float = PAUSE_SECONDS,  # noqa: ASYNC109 -- of a pause: callers can use asyncio.timeout for the whole
 ) -> dict[str, Any]:
     """Like :func:`ask`, without blocking the event loop."""
-    import asyncio  # a caller with an event loop has it already; for others the import is a tenth of the work
+    import asyncio  # a caller with an event loop has imported it already; for other callers, the import would take long
 
     pieces: list[bytes] = []
     room = MOST_BYTES
-    async with asyncio.timeout(timeout) as patience:
-        # Not open_unix_connection(path): with a full backlog, asyncio takes the socket for connected.
+    async with asyncio.timeout(timeout) as deadline:
+        # open_unix_connection(path) is not used: with a full backlog, asyncio would treat the socket as connected.
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             client.setblocking(False)
-            while not _connects(client, path):  # noqa: ASYNC110 -- the kernel tells nobody when there is room
-                await asyncio.sleep(_AGAIN)
+            while not _connects(client, path):  # noqa: ASYNC110 -- the kernel does not announce when the backlog has room
+                await asyncio.sleep(_RETRY_SECONDS)
             reader, writer = await asyncio.open_unix_connection(sock=client)
         except BaseException:
             client.close()
@@ -92,7 +93,7 @@ async def ask_async(
                 room -= len(piece)
                 if room < 0:
                     raise OSError(errno.EMSGSIZE, f"the answer is longer than {MOST_BYTES} bytes")
-                patience.reschedule(asyncio.get_running_loop().time() + timeout)
+                deadline.reschedule(asyncio.get_running_loop().time() + timeout)
         except (BrokenPipeError, ConnectionResetError):
             if not pieces:
                 raise
@@ -102,7 +103,7 @@ async def ask_async(
 
 
 def _connects(client: socket.socket, path: Path) -> bool:
-    """Connect *client*, which does not block; False if the daemon's backlog is full: connect(2), EAGAIN."""
+    """Connect *client*; return False if the daemon's backlog is full (connect(2), EAGAIN)."""
     try:
         client.connect(str(path))
     except BlockingIOError:
@@ -111,7 +112,8 @@ def _connects(client: socket.socket, path: Path) -> bool:
 
 
 def _line(request: Mapping[str, object]) -> bytes:
-    """Return *request* as a line of UTF-8: the daemon bounds its bytes, and ``\\u00e4`` would take six."""
+    """Return *request* as a line of UTF-8. ASCII is not used, because the daemon limits the line's bytes, and an escape
+    such as ``\\u00e4`` takes six."""
     return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
 
 

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 TABLES: Final = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 """The kernel's tables. The second one is missing if the kernel has no IPv6."""
 ESTABLISHED, LISTEN = "01", "0A"
-"""States: include/net/tcp_states.h."""
+"""TCP states, as the kernel prints them: include/net/tcp_states.h."""
 _WORD: Final = 8
 """Hexadecimal digits of 32 bits, in this host's byte order."""
 
 
 class Ends(NamedTuple):
-    """Both ends of a socket, with packed addresses. A socket for both families has IPv4 ones mapped into IPv6."""
+    """Both ends of a socket, with packed addresses. A dual-stack socket shows IPv4 addresses as IPv4-mapped IPv6."""
 
     local: bytes
     local_port: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The shared libraries and kernel features that the throttler needs; ``check`` and ``doctor`` look for them.
+"""The shared libraries and kernel features that the throttler needs; ``check`` and ``doctor`` test for them.
 
-Facts about the host are arguments, so that every answer can be tested on any host.
+Facts about the host are passed as arguments, so that every result can be tested on any host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PCAP = ("libpcap.so.0.8", "libpcap.so.1", "libpcap.so")
-"""Debian's name, everyone else's, and the development package's."""
+"""The library's name in Debian, in other distributions, and in the development package."""
 NFTABLES = ("libnftables.so.1", "libnftables.so")
 BPF = ("libbpf.so.1",)
 KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
@@ -31,11 +31,11 @@ FOR_UPLOADS = (TBF, IFB, INGRESS)
 
 
 class Lack(NamedTuple):
-    """Something that a host lacks, in words for people."""
+    """A missing library or kernel feature, described for the operator."""
 
     what: str
     why: str
-    """The function that does not work without it."""
+    """The function of the throttler that does not work without it."""
     remedy: str
     """A command that provides it."""
 
@@ -51,26 +51,26 @@ class _Feature(NamedTuple):
     library: Sequence[str] = ()
     """Names of the shared library that the throttler uses for it."""
     works: str = ""
-    """The text about a working backend."""
-    there: str = ""
-    """For a backend whose trial loads its modules: a file that exists if they are loaded or built in."""
+    """The doctor's text about a working backend."""
+    loaded_file: str = ""
+    """A file that exists if the feature's modules are loaded or built in; empty if its trial loads no modules."""
 
 
-_FINDS = "packets find their classes by it"
+_CLASSIFIES = "packets find their classes by it"
 _BACKENDS = {
     "iptables": _Feature(
         "iptables",
-        _FINDS,
+        _CLASSIFIES,
         "-a iptable_mangle ip6table_mangle xt_set xt_length ip_set_hash_ipportip",
         "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET, CONFIG_NETFILTER_XT_MATCH_LENGTH or "
         "CONFIG_IP_SET_HASH_IPPORTIP",
         "iptables",
         works="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
-        there="/proc/net/ip_tables_names",
+        loaded_file="/proc/net/ip_tables_names",
     ),
     BY_NFTABLES: _Feature(
         "nftables",
-        _FINDS,
+        _CLASSIFIES,
         "nf_tables",
         "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET",
         "libnftables1",
@@ -79,8 +79,8 @@ _BACKENDS = {
     ),
 }
 BACKENDS = tuple(_BACKENDS)
-"""How packets find their classes: the words of the throttler's settings, in the order of ``auto``. The adapter of each
-is the module of its name in ``mptcp_throttler.kernel.netfilter``."""
+"""The programs that can assign packets to classes: the values in the throttler's settings, in the order in which
+``auto`` tries them. The adapter of each is the module with its name in ``mptcp_throttler.kernel.netfilter``."""
 _FEATURES = {
     **_BACKENDS,
     HTB: _Feature("HTB", "it is what caps a subflow", "sch_htb", "CONFIG_NET_SCH_HTB"),
@@ -94,7 +94,9 @@ _FEATURES = {
         "-a inet_diag tcp_diag mptcp_diag",
         "CONFIG_INET_DIAG",
     ),
-    BY_EITHER: _Feature("netfilter", _FINDS, "nf_tables", "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET", "libnftables1"),
+    BY_EITHER: _Feature(
+        "netfilter", _CLASSIFIES, "nf_tables", "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET", "libnftables1"
+    ),
     INGRESS: _Feature(
         "nftables at ingress",
         "it sends capped uploads to the IFB device",
@@ -119,16 +121,17 @@ def what_works(backend: str) -> str:
 def backends_there() -> tuple[str, ...]:
     """Return the backends whose trial loads no kernel module. The daemon, which cannot load modules itself, would use
     a loaded one after its next start."""
-    return tuple(name for name, each in _BACKENDS.items() if not each.there or Path(each.there).exists())
+    return tuple(name for name, each in _BACKENDS.items() if not each.loaded_file or Path(each.loaded_file).exists())
 
 
 def by_nftables(feature: str) -> bool:
-    """Tell whether the throttler uses *feature* by libnftables."""
+    """Return whether the throttler uses *feature* through libnftables."""
     return _FEATURES[feature].library == NFTABLES
 
 
 def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) -> Iterator[tuple[str, Lack]]:
-    """Yield those of *features* with a reason in *results*: None there means that it works; untried ones are absent."""
+    """Yield each of *features* that does not work, with its description. *results* has None for a working feature,
+    otherwise the reason; it lacks features that were not tried."""
     for feature in features:
         if (reason := results.get(feature)) is None:
             continue
@@ -140,7 +143,7 @@ def lacks_of_kernel(results: Mapping[str, str | None], features: Iterable[str]) 
 
 
 def loads(name: str) -> bool:
-    """Tell whether this process can load the library *name*."""
+    """Return whether this process can load the library *name*."""
     try:
         ctypes.CDLL(name)
     except OSError:
@@ -149,12 +152,13 @@ def loads(name: str) -> bool:
 
 
 def first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
-    """Return the first of *names* that loads; None if none does."""
+    """Return the first of *names* that can be loaded; None if none can."""
     return next((name for name in names if loads(name)), None)
 
 
 def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
-    """Return the missing requirement of the capture; without it, the throttler does not start."""
+    """Return the description of libpcap if it is missing: the capture needs it, and the throttler does not start
+    without it. Otherwise return None."""
     if first(PCAP, loads):
         return None
     return Lack(
@@ -165,8 +169,8 @@ def lack_of_pcap(loads: Callable[[str], bool]) -> Lack | None:
 
 
 def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
-    """Return the missing requirement of netfilter, which uploads need; without legacy iptables, downloads need it,
-    too."""
+    """Return the description of libnftables if it is missing, otherwise None. Uploads need it; downloads need it only
+    without legacy iptables."""
     if first(NFTABLES, loads):
         return None
     return Lack(
@@ -177,8 +181,8 @@ def lack_of_nftables(loads: Callable[[str], bool]) -> Lack | None:
 
 
 def lack_of_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> Lack | None:
-    """Return the missing requirement of the throttler's programs. *release*: the kernel's; *has_types*:
-    ``KERNEL_TYPES`` exists."""
+    """Return the missing requirement of the throttler's BPF programs; None if nothing is missing. *release*: the
+    kernel's release; *has_types*: whether ``KERNEL_TYPES`` exists."""
     if first(BPF, loads) is None:
         return Lack(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
     if _version(release) >= _OLDEST_FOR_BPF and has_types:

@@ -34,7 +34,7 @@ def _htb() -> None:
         tc.tc("add-class", "htb", _LO, _CLASS, parent=_ROOT, rate="1mbit", ceil="1mbit")
 
 
-# At the root, so that it does not need HTB: each lack is reported once.
+# The queue is added at the root, so that it does not need HTB: each missing feature is reported once.
 def _pfifo() -> None:
     with IPRoute() as tc:
         tc.tc("replace", "pfifo", _LO, _QUEUE, limit=10)
@@ -46,7 +46,8 @@ def _tbf() -> None:
 
 
 def _ifb() -> None:
-    # Loading the module creates ifb0 and ifb1 in the host's own namespace, so until then its file is enough.
+    # Loading the module would create ifb0 and ifb1 in the host's namespace. If the module is not loaded, its file must
+    # suffice.
     modules = Path(f"/lib/modules/{os.uname().release}/modules.dep")
     if not Path("/sys/module/ifb").exists() and modules.exists() and "/ifb.ko" in modules.read_text():
         return
@@ -75,11 +76,11 @@ TRIALS: Mapping[str, Callable[[], None]] = {
 
 
 def attempt(tries: Mapping[str, Callable[[], None]]) -> Results:
-    """Return by feature None, or the reason why it does not work."""
+    """Try each feature; return None for it if it works, otherwise the reason why it does not."""
     results: Results = {}
-    for feature, do in tries.items():
+    for feature, trial in tries.items():
         try:
-            do()
+            trial()
             results[feature] = None
         except FileNotFoundError as error:
             results[feature] = f"{error.filename} is not installed" if error.filename else reason(error)
@@ -91,7 +92,7 @@ def attempt(tries: Mapping[str, Callable[[], None]]) -> Results:
 
 
 def in_fresh_namespace(module: str, arguments: Sequence[str]) -> tuple[Results, str]:
-    """Run *module* in its own network namespace. Return what it prints, or why it could not run."""
+    """Run *module* in a new network namespace. Return the results that it prints, or why it could not run."""
     unshare = shutil.which("unshare")
     if os.geteuid() != 0:
         return {}, "only root may make a network namespace"

@@ -8,11 +8,11 @@ import pwd
 import stat
 
 THROTTLER_USER = "mptcp-throttler"
-"""The throttler's user; root, which cleans up after the throttler, trusts its notes."""
+"""The throttler's user. Root, which cleans up after the throttler, trusts this user's state files."""
 
 
 def distrust(found: os.stat_result) -> str | None:
-    """Return why a file with the status *found* is not trusted; None if it is."""
+    """Return why a file with the status *found* is not trusted; None if it is trusted."""
     if found.st_uid not in (0, os.geteuid(), throttler_uid()):
         return f"belongs to user {found.st_uid}; it must belong to root or {THROTTLER_USER}"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -11,7 +11,8 @@ _SECONDS = 10
 
 
 def properties_of_unit(unit: str, names: Sequence[str]) -> dict[str, str]:
-    """Return these properties of *unit* as systemd prints them; defaults for an unknown unit, none without systemd."""
+    """Return the properties *names* of *unit* as systemd prints them: the defaults if systemd does not know the unit,
+    and no properties if systemd does not run."""
     command = [SYSTEMCTL, "show", f"--property={','.join(names)}", unit]
     try:
         answer = subprocess.run(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds files that the units of console and portal cannot read. Each unit has a user of its own (``DynamicUser``), who
-owns no file, and the throttler's group. Root, who checks the settings, reads everything."""
+"""Finds files that the systemd units of the console and the portal cannot read. Each unit runs as its own user
+(``DynamicUser``), who owns no files, and with the throttler's group. Root, who checks the settings, would not notice,
+because root can read everything."""
 
 from __future__ import annotations
 
@@ -18,22 +19,23 @@ GROUP: Final = THROTTLER_USER
 """``SupplementaryGroups`` of both units, before drop-ins: the group of the throttler's user."""
 _CREDENTIALS: Final = Path("/run/credentials")
 _ANY_DYNAMIC_USER: Final = 65519
-"""The last of systemd's range (systemd.exec(5), ``DynamicUser``)."""
+"""The last user ID of systemd's range for ``DynamicUser`` (systemd.exec(5)); any of them may be the unit's."""
 
 
 def unreadable_by_unit(paths: Iterable[Path], unit: str, group: str = GROUP) -> Iterator[Problem]:
-    """Yield a problem for each of *paths* that systemd's *unit* cannot read. Only root can find out; others get none.
+    """Yield a problem for each of *paths* that systemd's *unit* cannot read. Only root can check this; for other users,
+    nothing is yielded.
 
-    If the host has no such *group*, there is no unit of ours. Copies that systemd makes for one unit are skipped
-    (``LoadCredential``, systemd.exec(5)): only that unit can read them.
+    If the host has no such *group*, our units are not installed, and nothing is yielded. Copies of files that systemd
+    makes for one unit (``LoadCredential``, systemd.exec(5)) are skipped, because only that unit can read them.
     """
     if os.geteuid() != 0:
         return
     try:
-        number = grp.getgrnam(group).gr_gid
+        gid = grp.getgrnam(group).gr_gid
     except KeyError:
         return
     own = [path for path in paths if not path.is_relative_to(_CREDENTIALS)]
-    for path in unreadable(own, _ANY_DYNAMIC_USER, _ANY_DYNAMIC_USER, groups_of_unit(unit) or [number]):
-        message = f"the unit, whose group is {group}, cannot read it; chgrp {group} and chmod 0640"
+    for path in unreadable(own, _ANY_DYNAMIC_USER, _ANY_DYNAMIC_USER, groups_of_unit(unit) or [gid]):
+        message = f"the unit (group {group}) cannot read it; run chgrp {group} and chmod 0640 on it"
         yield Problem(str(path), 0, 0, "", None, message)

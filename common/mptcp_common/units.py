@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Rates and sizes, as people write them, to and from bits per second and bytes.
+"""Converts rates and sizes with units, such as ``5 Mbit/s``, to and from bits per second and bytes.
 
 Rates: a number and ``bit/s``, ``kbit/s``, ``Mbit/s`` or ``Gbit/s``; powers of 1000. Letter case and ``/s`` do not
 matter, so tc(8)'s ``5mbit`` and ``512kbit`` keep their meaning. A plain whole number is bits per second. ``Mbps`` is
@@ -44,7 +44,7 @@ _SIZE_ADVICE: Final = 'write a number and one of B, KB, MB, KiB, MiB (e.g. "15 K
 
 
 def parse_rate(value: object) -> int:
-    """Return *value*, a whole number or text with a unit, in bit/s; the text of a ValueError has the allowed values."""
+    """Return *value*, a whole number or text with a unit, in bit/s. Raises ValueError with the allowed values."""
     if type(value) is int:
         exact = Decimal(value)
     else:
@@ -63,7 +63,7 @@ def parse_rate(value: object) -> int:
 
 
 def parse_size(value: object, lowest: int = 1, highest: int = HIGHEST_SIZE) -> int:
-    """Return *value*, a whole number or text with a unit, in bytes; the text of a ValueError has the allowed values."""
+    """Return *value*, a whole number or text with a unit, in bytes. Raises ValueError with the allowed values."""
     if type(value) is int:
         exact = Decimal(value)
     else:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks a document against a pydantic model: returns the section, or all problems in words for people.
+"""Checks a document against a pydantic model: returns the section, or readable messages for all problems.
 
-pydantic tells the place and the kind of an error, the document its line, and the model the keys that are allowed.
+pydantic gives the path and kind of an error; the document gives its line, and the model gives the allowed keys.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SENTENCES = {
     "list_type": "{0} is not a list; write [{0}]",
     "bool_type": "{} is not allowed; write true or false",
 }
-"""pydantic's kinds of error in words for operators; a ValueError has its own."""
+"""Messages for operators, by pydantic's kinds of error. A ValueError brings its own message."""
 
 
 def validate(model: type[S], document: Document) -> tuple[S | None, tuple[Problem, ...]]:
-    """Return *document* as *model* without problems, or None and all problems, the document's included.
+    """Return an instance of *model* and no problems; or None and all problems, including those of the document itself.
 
-    A readable document with problems of its own (a repeated key) is still checked completely.
+    A readable document with its own problems (for example a repeated key) is still checked completely.
     """
     if document.data is None:
         return None, document.problems
@@ -39,8 +39,8 @@ def validate(model: type[S], document: Document) -> tuple[S | None, tuple[Proble
         section = model.model_validate(document.data)
     except ValidationError as failure:
         errors = failure.errors(include_url=False)
-        meant = {_meant_key(model, error) for error in errors}
-        found = (_problem(model, document, error) for error in errors if not _is_misspelt(error, meant))
+        intended = {_intended_key(model, error) for error in errors}
+        found = (_problem(model, document, error) for error in errors if not _is_explained_by_typo(error, intended))
         return None, in_order([*document.problems, *(problem for problem in found if problem is not None)])
     return (None if document.problems else section), document.problems
 
@@ -70,14 +70,14 @@ def _problem(model: type[Section], document: Document, error: ErrorDetails) -> P
     if path in document.unread:
         return None
     if kind == "value_error" and isinstance(value, dict):
-        # A check of the whole section: the problem is shown at its key.
+        # A validator of the whole section failed: the problem is shown at the section's key.
         value = None
         position = document.key_position(path)
-    return problem_at(document, path, value, _message(error, _way_out(model, path)), position)
+    return problem_at(document, path, value, _message(error, _alternative(model, path)), position)
 
 
 def _example(model: type[Section], path: KeyPath) -> str:
-    """Return ``, as in "period: month"``, from the first example of the key at *path*; nothing without one."""
+    """Return ``, as in "period: month"``, from the first example of the key at *path*; "" if it has no example."""
     field = _section_at(model, path[:-1]).model_fields.get(str(path[-1]))
     return f', as in "{path[-1]}: {_flow(field.examples[0])}"' if field is not None and field.examples else ""
 
@@ -89,21 +89,21 @@ def _flow(value: object) -> str:
     return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
 
 
-def _way_out(model: type[Section], path: KeyPath) -> str:
-    """Return the alternative for a key without a value; nothing if the key is required."""
+def _alternative(model: type[Section], path: KeyPath) -> str:
+    """Return what the operator can do instead of writing a value for the key at *path*; "" if the key is required."""
     section = _section_at(model, path[:-1])
     if path and path[-1] in section.model_fields:
         return "" if section.model_fields[str(path[-1])].is_required() else ", or leave the key out"
     return ", or remove the line"
 
 
-def _message(error: ErrorDetails, way_out: str) -> str:
+def _message(error: ErrorDetails, alternative: str) -> str:
     value = error["input"]
     kind = error["type"]
     if value is NOTHING:
-        return f"has no value; write one{way_out}"
+        return f"has no value; write one{alternative}"
     if kind == "too_short":
-        return f"the list is empty; write at least one item{way_out}"
+        return f"the list is empty; write at least one item{alternative}"
     if kind == "value_error":
         return str(error["ctx"]["error"])
     if kind == "list_type" and isinstance(value, dict):
@@ -114,13 +114,13 @@ def _message(error: ErrorDetails, way_out: str) -> str:
 def _unknown_key(model: type[Section], path: KeyPath) -> str:
     word = str(path[-1])
     allowed = list(_section_at(model, path[:-1]).model_fields)
-    homes = sorted({name for name, other in _subsections(model) if word in other.model_fields})
-    guess = f"; it belongs under {' or '.join(homes)}" if homes else did_you_mean(word, allowed)
+    parents = sorted({name for name, other in _subsections(model) if word in other.model_fields})
+    guess = f"; it belongs under {' or '.join(parents)}" if parents else did_you_mean(word, allowed)
     return f"unknown key{guess}; allowed here: {', '.join(allowed)}"
 
 
-def _meant_key(model: type[Section], error: ErrorDetails) -> KeyPath:
-    """Return the key that an unknown key misspells, or nothing."""
+def _intended_key(model: type[Section], error: ErrorDetails) -> KeyPath:
+    """Return the path of the key that the operator probably meant, if *error* is an unknown key; otherwise ()."""
     path: KeyPath = tuple(error["loc"])
     if error["type"] != "extra_forbidden":
         return ()
@@ -128,12 +128,13 @@ def _meant_key(model: type[Section], error: ErrorDetails) -> KeyPath:
     return () if key is None else (*path[:-1], key)
 
 
-def _is_misspelt(error: ErrorDetails, meant: set[KeyPath]) -> bool:
-    return error["type"] == "missing" and tuple(error["loc"]) in meant
+def _is_explained_by_typo(error: ErrorDetails, intended: set[KeyPath]) -> bool:
+    """Return whether *error* is a missing key that the operator wrote, but misspelt."""
+    return error["type"] == "missing" and tuple(error["loc"]) in intended
 
 
 def _section_at(model: type[Section], path: KeyPath) -> type[Section]:
-    """Return the section at *path*; names and indices in it lead through dicts and lists."""
+    """Return the section at *path*. Dict keys and list indices in *path* are skipped."""
     for part in path:
         if isinstance(part, str) and part in model.model_fields:
             model = next(_sections_in(model.model_fields[part].annotation), model)

@@ -26,7 +26,7 @@ from ruamel.yaml.reader import ReaderError
 from mptcp_common.problems import NOTHING, DocumentError, KeyPath, Nothing, Problem, key_text, shown
 
 LARGEST_TEXT: Final = 128 * 1024
-"""Characters. A hundred rules with comments take about 30,000."""
+"""Maximum number of characters. A hundred rules with comments take about 30,000."""
 _MOST_VALUES: Final = 50_000
 _DEEPEST: Final = 32
 _LONGEST_INTEGER: Final = 40
@@ -35,7 +35,7 @@ _TAG: Final = "tag:yaml.org,2002:"
 _TEXT_TAGS: Final = {_TAG + "str", _TAG + "timestamp", _TAG + "value"}
 _OTHER_VERSION = re.compile(r"^%YAML[ \t]+(?!1\.2\b)(\S+)", re.MULTILINE)
 
-_PLAINER: Final = (
+_PLAIN_MESSAGES: Final = (
     (r"found character '\\t' that cannot start any token", "a tab cannot indent a line; use spaces"),
     (
         r"found character '(.)' that cannot start any token",
@@ -52,7 +52,7 @@ _PLAINER: Final = (
     (r"expected <block end>, but found .*", "the indentation differs from that of the lines it belongs to"),
     (r"could not find expected ':'", 'a ":" is missing after the key'),
 )
-"""Messages of ruamel.yaml, in words that do not need the YAML specification."""
+"""Replacements for messages of ruamel.yaml, which can be understood without the YAML specification."""
 
 
 def text_of(path: Path) -> str:
@@ -80,16 +80,16 @@ START: Final = Position(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text's data and positions. ``data`` is None if a problem prevented all reading."""
+    """The data of a text, and their positions. ``data`` is None if a problem made the whole text unreadable."""
 
     source: str
     data: dict[str, object] | None
     problems: tuple[Problem, ...] = ()
     keys: Mapping[KeyPath, Position] = field(default_factory=dict)
-    """Position of the key; for an item of a list, of the item."""
+    """Position of each key; for an item of a list, the position of the item."""
     values: Mapping[KeyPath, Position] = field(default_factory=dict)
     unread: frozenset[KeyPath] = frozenset()
-    """Values with a problem in ``problems``; they are NOTHING in ``data``."""
+    """Paths of values that could not be read; ``problems`` has the reasons, and ``data`` has NOTHING there."""
 
     def value_position(self, path: KeyPath) -> Position:
         """Return the start of the value at *path*, or of the nearest enclosing one."""
@@ -103,7 +103,7 @@ class Document:
 
 
 def parse_document(text: str, source: str) -> Document:
-    """Return the mapping in *text*, with all problems found. *source* names it for people."""
+    """Return the mapping in *text*, with all problems found. *source*: name of the file, for messages."""
     try:
         node = _compose(text)
     except _Unreadable as reason:
@@ -132,7 +132,7 @@ def _compose(text: str) -> MappingNode:
         advice = "remove this line (YAML 1.2 is used)"
         raise _Unreadable(f"YAML {other[1]} is not supported; {advice}", Position(line, 1))
     yaml = YAML(typ="safe", pure=True)
-    yaml.composer.warn_double_anchors = False  # YAML allows it (1.2.2, 3.2.2.2): the nearest one above counts
+    yaml.composer.warn_double_anchors = False  # YAML allows it (1.2.2, 3.2.2.2): the nearest anchor above counts
     try:
         node = yaml.compose(text)
     except MarkedYAMLError as error:
@@ -163,7 +163,7 @@ def _place(mark: StringMark | None) -> Position:
 
 def _plain_words(error: MarkedYAMLError) -> str:
     problem = error.problem or error.context or "it cannot be read"
-    for pattern, words in _PLAINER:
+    for pattern, words in _PLAIN_MESSAGES:
         if found := re.fullmatch(pattern, problem):
             return found.expand(words)
     return " ".join(problem.split())
@@ -180,8 +180,8 @@ class _Walk:
         self.values: dict[KeyPath, Position] = {}
         self.unread: set[KeyPath] = set()
         self._source = source
-        self._seen = 0
-        self._around: list[int] = []
+        self._value_count = 0
+        self._enclosing: list[int] = []
 
     def root(self, node: MappingNode) -> dict[str, object] | None:
         """Return the root mapping, or None if it exceeds the limit."""
@@ -199,8 +199,8 @@ class _Walk:
         self.problems.append(Problem(self._source, at.line, at.column, key_text(path), value, message))
 
     def _count(self) -> None:
-        self._seen += 1
-        if self._seen > _MOST_VALUES:
+        self._value_count += 1
+        if self._value_count > _MOST_VALUES:
             raise _TooMuch
 
     def _value(self, node: Node, path: KeyPath, key_at: Position) -> object:
@@ -211,32 +211,32 @@ class _Walk:
         self.values[path] = key_at if empty else _place(node.start_mark)
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
-        if id(node) in self._around:
+        if id(node) in self._enclosing:
             return self._refuse(node, path, None, "an alias refers to a value that it is itself part of")
-        if len(self._around) >= _DEEPEST:
+        if len(self._enclosing) >= _DEEPEST:
             return self._refuse(node, path, None, f"nested too deeply; at most {_DEEPEST} levels are read")
         if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
-            self._around.append(id(node))
+            self._enclosing.append(id(node))
             items = [
                 self._value(item, (*path, index), _place(item.start_mark)) for index, item in enumerate(node.value)
             ]
-            self._around.pop()
+            self._enclosing.pop()
             return items
         if isinstance(node, MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, path)
         return self._refuse_tag(node, path)
 
     def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, object]:
-        self._around.append(id(node))
+        self._enclosing.append(id(node))
         result: dict[str, object] = {}
         for key, value in self._pairs(node, path):
             if key.value not in result:
                 result[key.value] = self._value(value, (*path, key.value), _place(key.start_mark))
-        self._around.pop()
+        self._enclosing.pop()
         return result
 
     def _pairs(self, node: MappingNode, path: KeyPath) -> Iterator[tuple[ScalarNode, Node]]:
-        """Yield the keys of *node*, then those merged into it; the first of a name counts."""
+        """Yield the keys of *node*, then the keys merged into it; if a key comes twice, the first one counts."""
         own: dict[str, int] = {}
         merged: list[Node] = []
         for key, value in node.value:
@@ -258,14 +258,14 @@ class _Walk:
         for source in merged:
             if not isinstance(source, MappingNode):
                 self._report(source, path, None, '"<<" takes an alias of a mapping, or a list of such aliases')
-            elif id(source) in self._around:
+            elif id(source) in self._enclosing:
                 self._report(source, path, None, "an alias refers to a value that it is itself part of")
-            elif len(self._around) >= _DEEPEST:
+            elif len(self._enclosing) >= _DEEPEST:
                 self._report(source, path, None, f"nested too deeply; at most {_DEEPEST} levels are read")
             else:
-                self._around.append(id(source))
+                self._enclosing.append(id(source))
                 yield from self._pairs(source, path)
-                self._around.pop()
+                self._enclosing.pop()
 
     def _scalar(self, node: ScalarNode, path: KeyPath) -> object:
         if node.tag in _TEXT_TAGS:
@@ -278,7 +278,7 @@ class _Walk:
         try:
             return read(node.value)
         except ValueError:
-            return node.value  # too long a number, "!!int x" or "!!bool yes": every key refuses the text
+            return node.value  # a too long number, "!!int x" or "!!bool yes": no key accepts the text
 
     def _refuse(self, node: Node, path: KeyPath, value: str | None, message: str) -> Nothing:
         self._report(node, path, value, message)
@@ -293,7 +293,7 @@ class _Walk:
 def _integer(text: str) -> int:
     digits = text.replace("_", "").lower()
     if len(digits) > _LONGEST_INTEGER:
-        raise ValueError("no key takes such a number")
+        raise ValueError("no key accepts such a number")
     for prefix, base in (("0x", 16), ("0o", 8), ("0b", 2)):
         if digits.lstrip("+-").startswith(prefix):
             return int(digits.replace(prefix, "", 1), base)
@@ -306,7 +306,7 @@ def _number(text: str) -> float:
 
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("no truth value of YAML 1.2")  # "!!bool yes"
+        raise ValueError("not a boolean of YAML 1.2")  # "!!bool yes"
     return text.lower() == "true"
 
 

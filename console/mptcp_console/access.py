@@ -2,7 +2,7 @@
 """Access to the console: its token, and its host names. Pure: no clock, no files.
 
 A browser sends the token once, in a form, and gets a cookie: a signed expiry time. So there is no session state, and a
-new token ends all cookies. Programs send the token itself (RFC 6750).
+new token invalidates all cookies. Programs send the token itself (RFC 6750).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def token_problem(text: str) -> str | None:
     if not text:
         return "is empty; write a token into it: openssl rand -hex 32"
     if not _TOKEN.fullmatch(text):
-        return "has spaces, several lines or what is not ASCII; one line of letters, digits and signs is allowed"
+        return "has spaces, several lines or characters that are not ASCII; write one line of letters and digits"
     if not SHORTEST_TOKEN <= len(text) <= LONGEST_TOKEN:
         return f"has a token of {len(text)} characters; {SHORTEST_TOKEN} to {LONGEST_TOKEN} are allowed"
     return None
@@ -40,16 +40,16 @@ class Token:
         self._text = text.encode()
         self._key = hashlib.sha256(b"mptcp-console cookie\0" + self._text).digest()
 
-    def is_shown_by(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(errors="replace"), self._text)
 
     def is_in_header(self, authorization: str) -> bool:
-        """Tell whether the header ``Authorization`` has the token."""
+        """Return whether *authorization*, an ``Authorization`` header, has the token."""
         scheme, _, text = authorization.partition(" ")
-        return scheme.lower() == "bearer" and self.is_shown_by(text.strip())
+        return scheme.lower() == "bearer" and self.matches(text.strip())
 
     def cookie(self, now: float) -> str:
-        """Return the value of a cookie that is valid from *now* on."""
+        """Return the value of a cookie that is valid for ``COOKIE_SECONDS`` from *now*."""
         until = str(int(now) + COOKIE_SECONDS)
         return f"{until}.{self._signature(until)}"
 
@@ -66,20 +66,21 @@ class Token:
 class Names:
     """The names under which a browser may address the console.
 
-    An attacker's page can have its own name resolve to our address (DNS rebinding), and share our origin. But the
-    browser still sends that name as Host. Addresses are safe, because they are not names.
+    An attacker can let a host name resolve to our address (DNS rebinding), so that the attacker's page has the same
+    origin as ours. But the browser still sends that name as Host. A Host that is an IP address is safe, because no DNS
+    name was involved.
     """
 
     def __init__(self, listening: str, names: Iterable[str] = ()) -> None:
         """*listening*: the address on which the console listens."""
         self._listening = ip_address(listening)
         self._names = {name.lower().rstrip(".") for name in names}
-        # Browsers resolve this name to loopback themselves; listening on every address includes that.
+        # Browsers resolve "localhost" to loopback themselves, and listening on every address includes loopback.
         if self._listening.is_loopback or self._listening.is_unspecified:
             self._names.add("localhost")
 
-    def include(self, host: str) -> bool:
-        """Tell whether the header ``Host`` is one of the console's."""
+    def accepts(self, host: str) -> bool:
+        """Return whether *host*, a ``Host`` header, names this console."""
         found = _HOST.fullmatch(host)
         if found is None:
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Names for addresses, from a file of the operator: an address and its name per line, like /etc/hosts."""
+"""Names for addresses, from a file that the operator writes: each line has an address and its name, like /etc/hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_NAME: Final = 64
 
 
 def parse_names(text: str) -> dict[str, str]:
-    """Return the first name of each address. Raises ValueError, which names the line."""
+    """Return the first name of each address. Raises ValueError, whose text contains the line's number."""
     names: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -48,7 +48,7 @@ def read_names(file: Path) -> dict[str, str]:
 
 
 class AddressNames:
-    """The names in *file*, which is read again after a change; while it has mistakes, the previous names stay."""
+    """The names in *file*, which is read again after a change; while the file has errors, the previous names stay."""
 
     def __init__(self, file: Path | None, complain: Callable[[str], object] = lambda text: None) -> None:
         self._file = file
@@ -58,7 +58,7 @@ class AddressNames:
         self.version = int(time.time())
         """A number that changes when the names change, and at a restart."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the file if it changed."""
         if self._file is None:
             return
@@ -72,7 +72,7 @@ class AddressNames:
         except (OSError, ValueError) as error:
             if not isinstance(error, OSError) or self._read is not None:
                 why = (error.strerror or "cannot be read") if isinstance(error, OSError) else error
-                self._complain(f"{self._file}: {why}; the names from before are shown")
+                self._complain(f"{self._file}: {why}; the previous names stay in use")
             if isinstance(error, OSError):
                 self._read = None
             return

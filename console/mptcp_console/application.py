@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The console's pages and their API (Starlette). It changes nothing but a browser's cookie."""
+"""The console's pages and their API (Starlette). All is read-only, except for the login cookie."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATIC: Final = Path(__file__).parent / "static"
 DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
 """Possible places of the documentation: in the package, and in a checkout."""
 LARGEST_BODY: Final = 256 * 1024
-"""Maximum size of a request's body, bytes: a policy as JSON, in which each character may take six."""
+"""Maximum size of a request's body, bytes: enough for a policy in which JSON escapes every character as ``\\uXXXX``."""
 LARGEST_FORM: Final = 4096
 
 _DOC: Final = re.compile("[a-z0-9-]{1,40}")
@@ -88,13 +88,13 @@ class Console:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        asking = asyncio.create_task(self._watch.run())
+        polling = asyncio.create_task(self._watch.run())
         try:
             yield
         finally:
             await self._watch.close()
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
 
     @staticmethod
     def _page(name: str) -> Answer:
@@ -106,21 +106,22 @@ class Console:
     def _answer(self, answer: Answer) -> Answer:
         """Return *answer* with its exceptions turned into error responses."""
 
-        async def careful(request: Request) -> Response:
+        async def guarded(request: Request) -> Response:
             try:
                 return await answer(request)
             except questions.Wrong as wrong:
                 return _error(400, str(wrong))
             except (Busy, TooMany):
-                return _error(503, "too many ask at once; it is tried again", {"Retry-After": "2"})
+                return _error(503, "too many requests at once; the page tries again", {"Retry-After": "2"})
             except OSError as error:
                 return _error(503, state_of_error(error, self._settings.status_socket)[1], {"Retry-After": "2"})
 
-        return careful
+        return guarded
 
     async def _stream(self, request: Request) -> Response:
         if request.method == "HEAD":
-            # The answer has no body, whose end would end the watching: it would go on as long as the connection.
+            # A watch ends with the body of its response. A response to HEAD has no body, so the watch would last as
+            # long as the connection.
             return Response(media_type=_Stream.media_type)
         watching = self._watch.watching()
         watching.__enter__()  # before the response begins, so that TooMany still becomes a status code
@@ -132,7 +133,8 @@ class Console:
         return _Stream(stream(), lambda: watching.__exit__(None, None, None))
 
     async def _viewers(self, _: Request) -> Response:
-        """Tell whether there is room for one more stream: a browser's EventSource does not see why it was refused."""
+        """Return the number of streams and its limit: a browser's EventSource does not tell the page why it was
+        refused."""
         return _json({"watching": self._watch.watchers, "most": MOST_WATCHERS})
 
     async def _history(self, request: Request) -> Response:
@@ -145,7 +147,7 @@ class Console:
         events, more = kept.newest(wanted, limit) if near is None else kept.nearest(wanted, near, limit)
         head: dict[str, Any] = {"time": self._clock(), "more": more, "since": kept.since}
         if wanted.first is not None and wanted.last is not None:
-            # The counts are those of all kinds and clients, independently of the filter.
+            # The counts ignore the filter: they cover all kinds and clients.
             counted = kept.counts.between(wanted.first, wanted.last)
             within = {"since": kept.counted_since, "from": counted.first, "to": counted.last}
             head["counted"] = within | {"kinds": counted.kinds}
@@ -158,7 +160,7 @@ class Console:
 
     async def _about(self, _: Request) -> Response:
         """Return facts that rarely change. The stream announces a change of names."""
-        self._names.look()
+        self._names.refresh()
         return _json(
             {
                 "version": __version__,
@@ -206,7 +208,7 @@ class Console:
             form = parse_qs((await _body(request, LARGEST_FORM)).decode(), max_num_fields=4)
         except ValueError:
             form = {}
-        if not self._token.is_shown_by(form.get("token", [""])[0].strip()):
+        if not self._token.matches(form.get("token", [""])[0].strip()):
             return RedirectResponse("/login?refused", 303)
         response = RedirectResponse("/", 303)
         response.set_cookie(
@@ -226,7 +228,7 @@ class Console:
 
 
 class _Stream(StreamingResponse):
-    """Server-sent events; *end* is called when the browser is gone, or the console ends."""
+    """A response of server-sent events. *end* is called when the browser has disconnected or the console stops."""
 
     media_type = "text/event-stream"
 
@@ -242,7 +244,7 @@ class _Stream(StreamingResponse):
 
 
 class _Static(StaticFiles):
-    """Files that browsers revalidate each time, by their tag, so that a new version of the console is used at once."""
+    """Files that browsers revalidate each time by ETag, so that a new version of the console is used at once."""
 
     def file_response(self, *arguments: Any, **named: Any) -> Response:
         response = super().file_response(*arguments, **named)
@@ -250,13 +252,13 @@ class _Static(StaticFiles):
         return response
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """Return the body of *request*. Raises Wrong if it has more than *most* bytes."""
+async def _body(request: Request, limit: int) -> bytes:
+    """Return the body of *request*. Raises Wrong if it has more than *limit* bytes."""
     body = b""
     async for piece in request.stream():
         body += piece
-        if len(body) > most:
-            raise questions.Wrong(f"the body has more than {most} bytes")
+        if len(body) > limit:
+            raise questions.Wrong(f"the body has more than {limit} bytes")
     return body
 
 

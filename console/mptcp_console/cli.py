@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mptcp_common import __version__, journal
-from mptcp_common.certificates import obstacle
+from mptcp_common.certificates import certificate_problem
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE
 from mptcp_common.listeners import not_there
@@ -76,7 +76,7 @@ def _settings(file: Path | None) -> Settings:
         return settings_without_a_file()
     file = file or DEFAULT_SETTINGS
     settings = read_settings(file)
-    if settings.certificate and (message := obstacle(str(settings.certificate), str(settings.key))):
+    if settings.certificate and (message := certificate_problem(str(settings.certificate), str(settings.key))):
         raise DocumentError([Problem(str(file), 0, 0, "certificate", str(settings.certificate), message)])
     return settings
 

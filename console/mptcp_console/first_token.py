@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Makes the console's token if the operator has made none: at the unit's first start, as root.
+"""Creates the console's token if the operator has not created one: at the unit's first start, as root.
 
-Without a token, every user of the host could see what the status socket gives only to its group, because a port on
-loopback is open to all.
+Without a token, every user of the host could see what the status socket shows only to its group, because all users can
+connect to a port on loopback.
 """
 
 from __future__ import annotations
@@ -17,36 +17,37 @@ from typing import Final
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.reasons import reason
 from mptcp_common.unit_user import GROUP
-from mptcp_console.settings import DEFAULT_SETTINGS, TOKEN_NAME, default_token_is_meant
+from mptcp_console.settings import DEFAULT_SETTINGS, TOKEN_NAME, uses_default_token
 
 _MODE: Final = 0o640
 
 
 def make_first_token(file: Path | None) -> Path | None:
-    """Write a token beside the settings *file*, or the default one, if the settings use it and it does not exist.
+    """Create the token file in the directory of *file* (by default, of the default settings file), if the settings
+    refer to it and it is missing.
 
-    Return its path; None if there was nothing to do. Raises DocumentError if it cannot be written.
+    Return the token file's path; None if no token was needed. Raises DocumentError if it cannot be written.
     """
     settings = file or DEFAULT_SETTINGS
     path = settings.parent / TOKEN_NAME
     # The console itself reports invalid settings, and then does not restart.
-    if path.exists() or not default_token_is_meant(settings):
+    if path.exists() or not uses_default_token(settings):
         return None
-    # Under another name until it is complete, because the console may start meanwhile.
+    # Write the token to a temporary file first, because the console may start before the file is complete.
     fresh = path.with_name(f".{TOKEN_NAME}.{os.getpid()}")
     try:
-        # A leftover of a killed process with the same ID.
+        # A killed process that had our process ID may have left a file with this name.
         fresh.unlink(missing_ok=True)
         try:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as written:
-                written.write(secrets.token_hex(32) + "\n")
+            with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+                opened.write(secrets.token_hex(32) + "\n")
                 if os.geteuid() == 0:
-                    # A host without the group has no unit of ours.
+                    # On a host without the group, our unit is not installed.
                     with suppress(KeyError):
                         os.fchown(descriptor, 0, grp.getgrnam(GROUP).gr_gid)
                 os.fchmod(descriptor, _MODE)
-            # A token that was made meanwhile stays.
+            # link(2) fails if another process has created a token in the meantime; that token is kept.
             os.link(fresh, path)
         finally:
             fresh.unlink(missing_ok=True)

@@ -13,18 +13,19 @@ from mptcp_common import journal
 from mptcp_common.reasons import reason
 from mptcp_console.volumes import Volumes
 
-SECONDS: Final = 60.0
-"""Seconds between two writes; a crash loses the bytes of this time."""
+WRITE_INTERVAL: Final = 60.0
+"""Seconds between two writes; a crash loses the counts since the last write."""
 
 
 class KeptVolumes:
-    """The file in the service manager's directory (systemd.exec(5), StateDirectory=); None: no file."""
+    """The file in the unit's state directory (systemd.exec(5), StateDirectory=). Without a *directory*, nothing is
+    kept."""
 
     def __init__(self, directory: str | None) -> None:
         self._path = None if not directory else Path(directory) / "volumes.json"
 
     def read(self) -> Volumes:
-        """Return the saved volumes; new ones if there are none, or if they cannot be read."""
+        """Return the saved volumes; empty ones if the file is missing or cannot be read."""
         if self._path is not None:
             try:
                 return Volumes(self._path.read_bytes())
@@ -32,17 +33,16 @@ class KeptVolumes:
                 pass
             except (OSError, ValueError) as error:
                 why = reason(error) if isinstance(error, OSError) else error
-                journal.say(
-                    f"mptcp-console: {self._path}: {why}; bytes of today and of the month begin anew", journal.WARNING
-                )
+                text = f"{self._path}: {why}; the volumes of today and this month restart at 0"
+                journal.say(f"mptcp-console: {text}", journal.WARNING)
         return Volumes()
 
     async def keep(self, saved: Callable[[], bytes]) -> None:
-        """Write the result of *saved* once a minute, and finally when cancelled."""
+        """Write the result of *saved* once a minute, and once more when cancelled."""
         writing: asyncio.Future[None] | None = None
         try:
             while True:
-                await asyncio.sleep(SECONDS)
+                await asyncio.sleep(WRITE_INTERVAL)
                 writing = asyncio.ensure_future(asyncio.to_thread(self._write, saved()))
                 await asyncio.shield(writing)
         finally:

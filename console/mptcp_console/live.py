@@ -18,20 +18,20 @@ MOST_EVENTS: Final = 50
 
 
 class Live:
-    """The stream of one watch, as text, for any number of browsers."""
+    """The event stream of one :class:`Watch`, as text, shared by all browsers."""
 
     def __init__(self, watch: Watch, login: bool, names: AddressNames | None = None) -> None:
         """*login*: whether browsers must log in, and may log out."""
         self._watch = watch
         self._names = names or AddressNames(None)
         self._login = login
-        self._made: dict[int, tuple[str, int]] = {}
-        """Messages of the latest tick with their last event, by the browser's last event. They are kept because most
-        browsers get the same message."""
+        self._cached: dict[int, tuple[str, int]] = {}
+        """Messages of the latest tick, each with the number of its last event, by the number of the last event that
+        the browser has. They are kept because most browsers get the same message."""
         self._tick = -1
 
     async def stream(self) -> AsyncIterator[str]:
-        """Yield messages until the console ends. A slow browser misses those that it did not take."""
+        """Yield messages until the console ends. A slow browser skips messages that it did not read in time."""
         watch = self._watch
         tick, serial = watch.tick, watch.happenings.serial
         yield "retry: 1000\n\n"
@@ -44,22 +44,23 @@ class Live:
                 yield ": still here\n\n"
                 continue
             tick = latest
-            # Take the number before the yield, because further events come while a slow browser reads this message.
+            # Read the number before the yield, because further events come while a slow browser reads this message.
             text, serial = self._message(serial)
             yield text
 
     def _message(self, serial: int) -> tuple[str, int]:
-        """Return the message for browsers with the events up to *serial*, and its own last event."""
+        """Return the message for a browser that already has the events up to *serial*, and the number of the message's
+        last event."""
         if self._tick != self._watch.tick:
             self._tick = self._watch.tick
-            self._made.clear()
-        if serial not in self._made:
-            self._names.look()
+            self._cached.clear()
+        if serial not in self._cached:
+            self._names.refresh()
             document = {"login": self._login, "names": self._names.version} | moment(self._watch, serial)
             text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
             message = f"id: {self._tick}\nevent: moment\ndata: {text}\n\n"
-            self._made[serial] = message, self._watch.happenings.serial
-        return self._made[serial]
+            self._cached[serial] = message, self._watch.happenings.serial
+        return self._cached[serial]
 
 
 def moment(watch: Watch, serial: int) -> dict[str, Any]:

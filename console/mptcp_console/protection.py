@@ -67,7 +67,7 @@ class Protection:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._names.include(hosts[0]):
+        if len(hosts) != 1 or not self._names.accepts(hosts[0]):
             return PlainTextResponse(
                 "This is not a name of the console. Use its address, or add the name to hosts in console.yaml.\n", 421
             )

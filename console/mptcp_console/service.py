@@ -18,7 +18,7 @@ from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.http_bounds import REQUEST_SECONDS, BoundedHttp
 from mptcp_common.listeners import listening
-from mptcp_common.renewal import Renewal, keep_looking
+from mptcp_common.renewal import Renewal, keep_checking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell
 from mptcp_console.application import Console
 from mptcp_console.kept_volumes import KeptVolumes
@@ -28,14 +28,15 @@ from mptcp_console.settings import Settings
 from mptcp_console.watch import Watch, asker
 
 MOST_CONNECTIONS: Final = 256
-"""Concurrent HTTP connections; further ones get the answer that the console is busy."""
+"""Maximum number of concurrent HTTP connections; requests on further connections are answered with an error."""
 BACKLOG: Final = 64
 GRACE: Final = 2
-"""Seconds for running answers when the console ends."""
+"""Seconds for which the console, when it stops, waits for answers that are being sent."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Gives a TLS handshake as long as a request; asyncio's own limit is a minute, and uvicorn has no other."""
+    """Limits a TLS handshake to the time allowed for a request; asyncio's default is a minute, and uvicorn sets no
+    limit."""
 
     async def create_server(self, *arguments: Any, **named: Any) -> asyncio.Server:
         if named.get("ssl") is not None:
@@ -77,14 +78,14 @@ def serve(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> int:
-    last_words: list[str] = []
+    last_text: list[str] = []
 
     def alive(text: str) -> None:
         with suppress(OSError):
             notify(WATCHDOG, status(f"{settings.url}: {text}"))
         # Log the text only if it has changed.
-        if last_words != [text]:
-            last_words[:] = [text]
+        if last_text != [text]:
+            last_text[:] = [text]
             journal.say(f"mptcp-console: {text}")
 
     ask = asker(settings.status_socket)
@@ -109,17 +110,17 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         ssl_keyfile=settings.key,
     )
     config.load()
-    looking = [asyncio.create_task(kept.keep(watch.volumes.saved))]
+    checking = [asyncio.create_task(kept.keep(watch.volumes.saved))]
     if config.ssl is not None:
         renewal = Renewal("mptcp-console", config.ssl, str(settings.certificate), str(settings.key))
         config.ssl = renewal.context
-        looking.append(asyncio.create_task(keep_looking(renewal)))
+        checking.append(asyncio.create_task(keep_checking(renewal)))
     try:
         await _Server(config, watch, f"serving {settings.url}").serve(sockets=[listener])
     finally:
-        for task in looking:
+        for task in checking:
             task.cancel()
-        await asyncio.gather(*looking, return_exceptions=True)
+        await asyncio.gather(*checking, return_exceptions=True)
     return DONE
 
 

@@ -166,7 +166,7 @@ def settings_without_a_file() -> Settings:
     return Settings(token=token, token_file=path)
 
 
-def default_token_is_meant(path: Path) -> bool:
+def uses_default_token(path: Path) -> bool:
     """Tell whether the settings of *path*, which may be missing, use the file :data:`TOKEN_NAME` beside them."""
     try:
         section = _section(path)[0] if path.exists() else ConsoleSection()

@@ -6,10 +6,10 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from mptcp_common.schema_file import written
+from mptcp_common.schema_file import write_schema
 from mptcp_gateway.settings import settings_schema
 
 NAME: Final = "gateway.schema.json"
 
 if __name__ == "__main__":
-    sys.exit(written("mptcp_gateway.schemas", NAME, settings_schema(), sys.argv[1:]))
+    sys.exit(write_schema("mptcp_gateway.schemas", NAME, settings_schema(), sys.argv[1:]))

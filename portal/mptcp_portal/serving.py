@@ -16,10 +16,10 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from mptcp_common.certificates import obstacle
+from mptcp_common.certificates import certificate_problem
 from mptcp_common.listeners import listening
 from mptcp_common.problems import DocumentError, Problem
-from mptcp_common.renewal import Renewal, keep_looking
+from mptcp_common.renewal import Renewal, keep_checking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, status, tell, watchdog_seconds
 from mptcp_portal.asking import START_SECONDS, Asker
 from mptcp_portal.bounded import MOST_CONNECTIONS, BoundedServer, Bounds
@@ -73,7 +73,7 @@ def services(settings: Settings, asker: Asker) -> dict[str, Service]:
 
 
 def _try_certificate(settings: Settings, certificate: str, key: str) -> None:
-    if message := obstacle(certificate, key):
+    if message := certificate_problem(certificate, key):
         raise DocumentError([Problem(settings.source, 0, 0, "captive_portal.certificate", certificate, message)])
 
 
@@ -144,7 +144,7 @@ async def serve(settings: Settings) -> None:
     tell("mptcp-portal", READY, status(listening))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(server.serve([listeners[name]])) for name, server in servers.items()]
-        beside = [group.create_task(each) for each in (_live(), *map(keep_looking, renewals))]
+        beside = [group.create_task(each) for each in (_live(), *map(keep_checking, renewals))]
         await asyncio.wait(tasks)
         for each in beside:
             each.cancel()

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from mptcp_tunnel.kernel.packets import packet_of, parsed_packet
-from mptcp_tunnel.learning import LEAST_RATE, LONGEST, MOST_RATE, SECOND
-from mptcp_tunnel.message import LARGEST, SIZE, Key, Kind, Message, packed, parsed, sender_of
+from mptcp_tunnel.learning import MAX_DELAY, MAX_RATE, MIN_RATE, SECOND
+from mptcp_tunnel.message import LARGEST, SIZE, Key, Kind, Message, pack, parse, sender_of
 from mptcp_tunnel.model import MAGIC, MOST_PATHS, End, Ends, PathCounters
 from mptcp_tunnel.session import DISPATCHES, PATIENCE, Session
 
@@ -36,8 +36,8 @@ class Tunnel:
         match kind % 6:
             case 0:  # the relay probes, from one of its addresses
                 probes = [(index, message, SIZE + value * 4) for index, message in self.relay.due(self.now)]
-                for index, message, size in (*probes, *self.relay.larger(self.now)):
-                    payload = packed(message, KEY, size)
+                for index, message, size in (*probes, *self.relay.size_probes(self.now)):
+                    payload = pack(message, KEY, size)
                     self.seen = [*self.seen[-9:], payload]
                     answer = self.at_proxy(payload, RELAYS[(value + index) % len(RELAYS)])
                     if answer is not None and not value & 128:
@@ -68,10 +68,10 @@ class Tunnel:
         path = self.relay.paths[index % PATHS]
         numbers = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 24, 8)]
         message = Message(kind, index, numbers[0] or self.now + 1, 7, path.heard, path.heard_token, *numbers[1:])
-        self.at_proxy(packed(message, KEY), RELAYS[index % PATHS])
+        self.at_proxy(pack(message, KEY), RELAYS[index % PATHS])
 
     def read(self, payload: bytes) -> Message:
-        message = parsed(payload, KEY)
+        message = parse(payload, KEY)
         assert message is not None
         return message
 
@@ -80,28 +80,28 @@ class Tunnel:
         if sender_of(payload) != KEY.identifier:
             return None
         assert SIZE <= len(payload) <= LARGEST
-        message = parsed(payload, KEY)
+        message = parse(payload, KEY)
         if message is None:
             return None
         answer, moved = self.proxy.receive(message, source, self.now)
         assert not moved or source in RELAYS, "an address that the relay never had"
         if answer is None:
             return None
-        sent = packed(answer, KEY, len(payload))
+        sent = pack(answer, KEY, len(payload))
         packet_of(Ends(PROXY, source), sent)
         assert self.read(sent) == answer
         return sent
 
     def check_invariants(self) -> None:
         for session in (self.relay, self.proxy):
-            assert all(0 <= each <= LONGEST for each in session.delays(self.now))
-            assert PATIENCE <= session.patience(self.now) <= LONGEST + PATIENCE
+            assert all(0 <= each <= MAX_DELAY for each in session.delays(self.now))
+            assert PATIENCE <= session.patience(self.now) <= MAX_DELAY + PATIENCE
             silence = session.next_silence(self.now)
             assert silence is None or silence > self.now
             assert (silence is not None) == any(session.alive(self.now))
             for path in session.paths:
-                assert LEAST_RATE <= path.estimator.rate <= MOST_RATE
-                assert 0 <= path.estimator.queue <= LONGEST
+                assert MIN_RATE <= path.estimator.rate <= MAX_RATE
+                assert 0 <= path.estimator.queue <= MAX_DELAY
                 assert len(path.dispatched) <= DISPATCHES
         assert all(path.remote is None or path.remote in RELAYS for path in self.proxy.paths)
 

@@ -40,7 +40,7 @@ REFUSALS: Final = {
 OTHERS: Final = {"DocumentError", "OSError", "ValueError", "UnicodeError"}
 """Exceptions whose texts come from a file's lines or from the system, or have their own place on the page."""
 FOUND_BY: Final = {
-    "application.py:__init__": ("address_names.py:look",),
+    "application.py:__init__": ("address_names.py:refresh",),
     "budgets.py:verify": ("bpf.py:put_right",),
     "listeners_watch.py:_tell": ("listeners_watch.py:_absent",),
     "pacing.py:verify": ("kernel/bpf.py:check", "bpf.py:put_right"),

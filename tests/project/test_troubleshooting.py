@@ -29,7 +29,7 @@ def test_messages_of_each_daemon_are_collected() -> None:
         "Squid does not listen on port …; the reason is in …",  # from another method
         "the keeper of the path manager is gone, without which a kill costs joins",  # from a list
         "no address of parent …: …",  # from a local name
-        "…: …; the names from before are shown",  # from a callback
+        "…: …; the previous names stay in use",  # from a callback
         "ledger … is no regular file; remove it",  # from an exception
     ):
         assert text in known

@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("run", _run, "Split and join the packets of the tunnels until SIGTERM."),
         ("check", _check, "Check the settings and print every problem; nothing is changed."),
-        ("doctor", _doctor, "Tell what stands between this host and a working tunnel; nothing is changed."),
+        ("doctor", _doctor, "Find the problems that keep the tunnels of this host from working; nothing is changed."),
         ("status", _status, "Print what the daemon knows of tunnels and their paths."),
     ):
         added = commands.add_parser(name, help=text, description=text)

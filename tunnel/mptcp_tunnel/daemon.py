@@ -30,7 +30,7 @@ from mptcp_tunnel.kernel.packets import Receiver
 from mptcp_tunnel.kernel.programs import Programs
 from mptcp_tunnel.kernel.resequencer import Resequencer
 from mptcp_tunnel.kernel.routes import Routes
-from mptcp_tunnel.message import SIZE, Key, Kind, packed, parsed, sender_of
+from mptcp_tunnel.message import SIZE, Key, Kind, pack, parse, sender_of
 from mptcp_tunnel.model import MOST_PATHS, Address, End, Ends, Mode, PathCounters, PathState
 from mptcp_tunnel.session import NO_COUNTERS, Session
 from mptcp_tunnel.settings import Settings, Tunnel, read_key
@@ -40,29 +40,29 @@ from mptcp_tunnel.uplinks import Uplinks
 log = logging.getLogger(__name__)
 
 _NEVER: Final = 1 << 63
-_TURN: Final = 25_000_000
+_TURN_INTERVAL: Final = 25_000_000
 """Nanoseconds between two checks of a relay's tunnels for due work."""
-_TELL: Final = 2_000_000_000
+_UPDATE_INTERVAL: Final = 2_000_000_000
 """Nanoseconds between two updates of the programs. If they get no update for five seconds, they use every path."""
-_UPLINKS: Final = 1_000_000_000
+_UPLINKS_INTERVAL: Final = 1_000_000_000
 """Nanoseconds between two checks of the uplinks, their addresses and gateways."""
-_TENTHS: Final = 10
+_PARTS: Final = 10
 """Number of parts in which a proxy checks its tunnels, one part each second, because a thousand route queries at once
 take too long."""
-_MEND: Final = 10_000_000_000
+_MEND_INTERVAL: Final = 10_000_000_000
 """Nanoseconds between two checks for objects that other programs may have removed."""
-_PAUSE: Final = 0.004
-"""Seconds for which a proxy lets messages accumulate: a message read in a batch takes half the time of a single one.
-The kernel's time stamp shows when each message came."""
-_STALE: Final = 200_000_000
-"""Nanoseconds. A message that waited longer does not show the present state of a path. It is skipped, so that a backlog
-ends soon."""
+_PAUSE_SECONDS: Final = 0.004
+"""Seconds for which a proxy lets messages accumulate, because reading them in batches takes half the processor time.
+The kernel's time stamp shows when each message arrived."""
+_STALE_AGE: Final = 200_000_000
+"""Nanoseconds. A message that waited longer does not show the current state of a path. It is skipped, so that the
+daemon soon catches up."""
 _BATCH: Final = 64
-_LEAST_CHANGE: Final = 0.02
-"""Relative change of a rate from which on the programs get the new rate at once."""
-_DELAY: Final = 1_000_000
-"""Change of a delay, nanoseconds, from which on the programs get it at once."""
-_QUEUE: Final = 5_000_000
+_RATE_CHANGE: Final = 0.02
+"""Relative change of a rate above which the programs get the new rate at once."""
+_DELAY_CHANGE: Final = 1_000_000
+"""Change of a delay, nanoseconds, above which the programs get the new delay at once."""
+_QUEUE_CHANGE: Final = 5_000_000
 
 
 class _Running:
@@ -73,21 +73,22 @@ class _Running:
         count = len(tunnel.paths) if self.is_relay else MOST_PATHS
         self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
         self.begun: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
-        """For each path: since when it has these ends (nanoseconds since the epoch, unique), and its counters at that
-        time."""
+        """For each path: its ID, which is the time at which it got its present ends (nanoseconds since the epoch,
+        unique), and its counters at that time."""
         self.inside: Ends | None = None
         self.states: list[PathState | None] = [None] * count
-        """State of each path that was last passed to the programs."""
-        self.leasts: list[int | None] = [None] * count
-        """Least delay of each path at that time, measured between the clocks of both ends, which differ."""
-        self.lives = [False] * count
+        """For each path, the state that was last passed to the programs."""
+        self.least_delays: list[int | None] = [None] * count
+        """Minimum delay of each path when its state was passed, measured between the clocks of both ends, which
+        differ."""
+        self.logged_alive = [False] * count
         """Which paths were alive, as logged last. A silent path may still be used."""
         self.updated = 0
         self.troubles: dict[int, str] = {}
         self.patience = 0
-        """Patience last passed to the resequencer, nanoseconds."""
+        """The patience that was last passed to the resequencer, nanoseconds."""
         self.mtu: int | None = None
-        """Largest packet of the narrowest path, as logged last."""
+        """The largest packet that all paths carry, as logged last."""
         self.due = self.queued = _NEVER
         """``due``: when to check this tunnel again; ``queued``: the time of its entry in the heap."""
 
@@ -102,11 +103,11 @@ class Daemon:
         self._relays = [each for each in self._running if each.is_relay]
         self._by_identifier = {each.key.identifier: each for each in self._running}
         self._changed: dict[_Running, None] = {}
-        """A proxy's tunnels whose changes the programs must get."""
-        self._more = False
-        self._led = set[int]()
-        """IP versions that relays have used."""
-        self._looks: list[tuple[int, int]] = []
+        """A proxy's tunnels with changes that must be passed to the programs."""
+        self._backlog = False
+        self._routed_versions = set[int]()
+        """IP versions for which the addresses that represent relays are routed to the device."""
+        self._schedule: list[tuple[int, int]] = []
         """A heap with the time at which each of a proxy's tunnels must be checked if no message comes."""
         self._network = Network()
         self._selector = selectors.DefaultSelector()
@@ -117,15 +118,15 @@ class Daemon:
         self._answering: StatusSocket
         self._is_watched = watchdog_seconds(os.environ) is not None
         self._classes: dict[int, tuple[int, int]] = {}
-        """From the throttler, by the path's ID: HTB class and rate cap, bits/s (0 if it has no cap)."""
-        self._device = self._tenth = 0
-        self._begun = 0
+        """From the throttler, by the path's ID: HTB class and rate cap, bits/s (0 means no cap)."""
+        self._device = self._part = 0
+        self._latest_id = 0
         self.refused = 0
         """Number of messages with a wrong code or an unknown sender."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Create device, programs and sockets, and remove them in the end, whatever happens. Raises KernelError."""
+        """Create device, programs and sockets, and remove them at the end, also after an error. Raises KernelError."""
         settings = self._settings
         with ExitStack() as scope:
             scope.callback(self._network.close)
@@ -140,21 +141,25 @@ class Daemon:
             scope.callback(self._uplinks.close)
             self._resequencer = Resequencer()
             scope.callback(self._resequencer.close)
-            self._answering = StatusSocket(settings.status_socket, self._selector, self._take, self.status)
+            self._answering = StatusSocket(settings.status_socket, self._selector, self._apply, self.status)
             scope.callback(self._answering.close)
             for each in self._running:
                 if each.tunnel.peer is not None:
                     each.inside = Ends(near_end(each.tunnel.port, each.tunnel.peer.address.version), each.tunnel.peer)
-                    self._network.lead(each.tunnel.peer, each.tunnel.port)
+                    self._network.route_to_device(each.tunnel.peer, each.tunnel.port)
             yield
 
     def run(self, stop: socket.socket) -> None:
         """Probe, and keep the programs up to date, until *stop* can be read. Raises KernelError."""
         self._selector.register(stop, selectors.EVENT_READ)
-        turn = looked = mended = time.monotonic_ns()
-        self._look_at_uplinks()
+        turn = uplinks_checked = mended = time.monotonic_ns()
+        self._check_uplinks()
         while True:
-            due = min(looked + _UPLINKS, turn if self._relays else _NEVER, *(each for each, _ in self._looks[:1]))
+            due = min(
+                uplinks_checked + _UPLINKS_INTERVAL,
+                turn if self._relays else _NEVER,
+                *(each for each, _ in self._schedule[:1]),
+            )
             if (answering := self._answering.due) is not None:
                 due = min(due, answering)
             for key, _ in self._selector.select(max(0.0, (due - time.monotonic_ns()) / 1e9)):
@@ -162,30 +167,30 @@ class Daemon:
                     return
                 key.data()
             now = time.monotonic_ns()
-            if now >= looked + _UPLINKS:
-                looked = now
-                self._look_at_uplinks()
-                self._follow_gateways()
-                if now >= mended + _MEND:
+            if now >= uplinks_checked + _UPLINKS_INTERVAL:
+                uplinks_checked = now
+                self._check_uplinks()
+                self._check_gateways()
+                if now >= mended + _MEND_INTERVAL:
                     mended = now
                     self._mend()
                 if self._is_watched:
                     tell("mptcp-tunnel", WATCHDOG)
             self._answering.answer_the_silent()
             if self._relays and now >= turn:
-                turn = now + _TURN
+                turn = now + _TURN_INTERVAL
                 for each in self._relays:
                     self._count(each, now)
                     self._probe(each, now)
-                    self._follow(each, now)
-            self._look(now)
-            if not self._relays and not self._more:
-                time.sleep(_PAUSE)
-            self._more = False
+                    self._update_programs(each, now)
+            self._update_due(now)
+            if not self._relays and not self._backlog:
+                time.sleep(_PAUSE_SECONDS)
+            self._backlog = False
 
     def _mend(self) -> None:
-        """Restore objects that other programs removed. Raises KernelError if that fails; the daemon then ends, and its
-        restart makes all objects anew."""
+        """Restore objects that other programs removed. Raises KernelError if that fails; the daemon then ends, and
+        creates all objects again when it is restarted."""
         self._network.mend(self._device)
         self._programs.mend()
         if self._resequencer.mend():
@@ -193,24 +198,24 @@ class Daemon:
                 running.patience = running.updated = 0
                 self._changed[running] = None
 
-    def _look_at_uplinks(self) -> None:
+    def _check_uplinks(self) -> None:
         changed = self._uplinks.follow()
         addresses = self._routes.addresses() if self._relays else {}
         for running in self._running:
             if running.tunnel.peer is not None:
                 for index, (_, interface) in enumerate(running.tunnel.paths):
-                    self._find(running, index, interface, running.tunnel.peer, addresses)
+                    self._find_way(running, index, interface, running.tunnel.peer, addresses)
             elif changed:
                 for index, state in enumerate(running.states):
                     if state is not None and state.interface not in self._uplinks.indices:
-                        self._move(running, index, None)
+                        self._set_path(running, index, None)
                         running.session.paths[index].remote = None  # until the address is proven again
 
-    def _look(self, now: int) -> None:
-        """Update a proxy's tunnels that messages changed, and those that are due."""
+    def _update_due(self, now: int) -> None:
+        """Update a proxy's tunnels that messages changed, and its tunnels that are due."""
         changed, self._changed = self._changed, {}
-        while self._looks and self._looks[0][0] <= now:
-            at, number = heappop(self._looks)
+        while self._schedule and self._schedule[0][0] <= now:
+            at, number = heappop(self._schedule)
             running = self._running[number]
             if at == running.queued:
                 running.queued = _NEVER
@@ -218,16 +223,16 @@ class Daemon:
                     self._count(running, now)
                     changed[running] = None
                 else:
-                    self._look_again(running, running.due)
+                    self._check_at(running, running.due)
         for each in changed:
-            self._follow(each, now)
+            self._update_programs(each, now)
             if each.inside is not None:
                 silence = each.session.next_silence(now)
-                self._look_again(each, min(_NEVER if silence is None else silence, each.updated + _TELL + 1))
+                self._check_at(each, min(_NEVER if silence is None else silence, each.updated + _UPDATE_INTERVAL + 1))
 
-    def _follow_gateways(self) -> None:
-        self._tenth = (self._tenth + 1) % _TENTHS
-        for running in self._running[self._tenth :: _TENTHS]:
+    def _check_gateways(self) -> None:
+        self._part = (self._part + 1) % _PARTS
+        for running in self._running[self._part :: _PARTS]:
             for index, state in enumerate(running.states):
                 if running.is_relay or state is None:
                     continue
@@ -237,16 +242,17 @@ class Daemon:
                     if next_hop != state.next_hop:
                         name = f"tunnel {running.tunnel.name}: path {index}"
                         log.info("%s leaves by %s", name, next_hop)
-                        self._move(running, index, replace(state, next_hop=next_hop))
+                        self._set_path(running, index, replace(state, next_hop=next_hop))
 
-    def _look_again(self, running: _Running, at: int) -> None:
+    def _check_at(self, running: _Running, at: int) -> None:
         running.due = at
         if at < running.queued:
             running.queued = at
-            heappush(self._looks, (at, running.number))
+            heappush(self._schedule, (at, running.number))
 
-    def _take(self, request: dict[str, Any]) -> None:
-        """Apply the throttler's ``{"classes": {ID: [CLASS, RATE]}}``, of all paths with a class. Raises ValueError."""
+    def _apply(self, request: dict[str, Any]) -> None:
+        """Apply the throttler's request ``{"classes": {ID: [CLASS, RATE]}}``, which lists all paths with a class.
+        Raises ValueError."""
         classes = {int(number): (int(each[0]), int(each[1])) for number, each in request.get("classes", {}).items()}
         if any(not 0 < class_id < 1 << 32 or rate < 0 for class_id, rate in classes.values()):
             raise ValueError("a class is a handle of 32 bits, and a rate is not negative")
@@ -260,12 +266,12 @@ class Daemon:
         for each in self._running:
             if not each.is_relay:
                 self._count(each, now)  # the counters of a relay's tunnels are read each turn
-        return {"refused": self.refused, "tunnels": [self._shown(each, now) for each in self._running]}
+        return {"refused": self.refused, "tunnels": [self._status_of(each, now) for each in self._running]}
 
-    def _find(
+    def _find_way(
         self, running: _Running, index: int, interface: str, peer: End, addresses: Mapping[int, Sequence[Address]]
     ) -> None:
-        """Find by which gateway and from which address a relay's path leaves now."""
+        """Find the gateway and the source address that a relay's path has now."""
         before, name = running.states[index], f"tunnel {running.tunnel.name}: path {self._name(running, index)}"
         try:
             next_hop, source = self._routes.way(peer.address, interface, addresses)
@@ -274,23 +280,23 @@ class Daemon:
             if before is not None or running.troubles.get(index) != str(error):
                 running.troubles[index] = str(error)
                 log.warning("%s: %s", name, error)
-            self._move(running, index, None)
+            self._set_path(running, index, None)
             return
         if before is None or _way(before) != _way(after):
             running.troubles.pop(index, None)
             log.info("%s leaves from %s by %s", name, source, next_hop)
             running.session.restart(index)
-            self._move(running, index, after)
+            self._set_path(running, index, after)
 
-    def _move(self, running: _Running, index: int, state: PathState | None) -> None:
+    def _set_path(self, running: _Running, index: int, state: PathState | None) -> None:
         """Set a path's state; None means that the path no longer exists."""
         before = running.states[index]
         if before is not None and (state is None or before.outside != state.outside):
             self._programs.forget_outside(before.outside, (running.number, index))
         if state is not None:
             if before is None or before.outside != state.outside:
-                self._begun = max(self._begun + 1, time.time_ns())
-                running.begun[index] = self._begun, running.session.paths[index].counters
+                self._latest_id = max(self._latest_id + 1, time.time_ns())
+                running.begun[index] = self._latest_id, running.session.paths[index].counters
             self._programs.set_outside({state.outside: (running.number, index)})
         running.states[index], running.updated = state, 0
         if not running.is_relay:
@@ -302,11 +308,11 @@ class Daemon:
     def _probe(self, running: _Running, now: int) -> None:
         session = running.session
         probes = [(index, message, SIZE) for index, message in session.due(now)]
-        for index, message, size in (*probes, *session.larger(now)):
+        for index, message, size in (*probes, *session.size_probes(now)):
             state = running.states[index]
             if state is not None:
-                interface, payload = running.tunnel.paths[index][1], packed(message, running.key, size)
-                self._uplinks.send(interface, state.outside, payload, self._cap(running, index)[0])
+                interface, payload = running.tunnel.paths[index][1], pack(message, running.key, size)
+                self._uplinks.send(interface, state.outside, payload, self._class_and_cap(running, index)[0])
         mtu = min((path.sizes.largest for path in session.paths if path.sizes.largest is not None), default=None)
         if mtu is not None and mtu != running.mtu:
             running.mtu = mtu
@@ -323,15 +329,15 @@ class Daemon:
         except KernelError as error:
             log.warning("%s", error)
             return
-        self._more = self._more or len(received) == _BATCH
+        self._backlog = self._backlog or len(received) == _BATCH
         counted = set[_Running]()
         for each in received:
             now = time.monotonic_ns()
-            if now - each.came > _STALE:
+            if now - each.came > _STALE_AGE:
                 continue
             sender = sender_of(each.payload)
             running = None if sender is None else self._by_identifier.get(sender)
-            message = None if running is None else parsed(each.payload, running.key)
+            message = None if running is None else parse(each.payload, running.key)
             if running is None or message is None:
                 self.refused += 1
                 continue
@@ -340,36 +346,36 @@ class Daemon:
                 self._count(running, now)
             answer, moved = running.session.receive(message, each.ends.remote, now, each.came)
             if answer is not None:
-                payload = packed(answer, running.key, len(each.payload))
-                class_id, _ = self._cap(running, message.path)
+                payload = pack(answer, running.key, len(each.payload))
+                class_id, _ = self._class_and_cap(running, message.path)
                 self._uplinks.send(receiver.interface, each.ends, payload, class_id)
             if running.is_relay:
                 continue  # a relay's tunnels are updated each turn
             if moved:
-                self._learn(running, message.path, each.ends, receiver.interface)
+                self._learn_address(running, message.path, each.ends, receiver.interface)
             if self._has_changed(running, message.path, now):
                 self._changed[running] = None
 
     def _has_changed(self, running: _Running, index: int, now: int) -> bool:
-        """Tell whether a message has changed its path's state from the state that the programs have."""
+        """Return whether a path's state differs so much from the state that the programs have that they need it."""
         state, estimator = running.states[index], running.session.paths[index].estimator
         if state is None:
             return False
-        _, most = self._cap(running, index)
+        _, most = self._class_and_cap(running, index)
         rate = min(estimator.rate, most) if most else estimator.rate
-        least, before = estimator.delays.least(now), running.leasts[index]
+        least, before = estimator.delays.least(now), running.least_delays[index]
         return (
             not state.alive
-            or not running.lives[index]
+            or not running.logged_alive[index]
             or least is None
             or before is None
-            or abs(least - before) > _DELAY
-            or abs(rate - state.rate) > _LEAST_CHANGE * state.rate
-            or abs(estimator.standing - state.queue) > _QUEUE
+            or abs(least - before) > _DELAY_CHANGE
+            or abs(rate - state.rate) > _RATE_CHANGE * state.rate
+            or abs(estimator.standing - state.queue) > _QUEUE_CHANGE
         )
 
-    def _learn(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
-        """Process a new address of a relay's path."""
+    def _learn_address(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
+        """Process a new remote address of a path, from which a relay's message came."""
         name = f"tunnel {running.tunnel.name}: path {index}"
         version = ends.local.address.version
         try:
@@ -377,7 +383,7 @@ class Daemon:
                 self._begin_proxy(running, version)
             number = index_of(interface)
             next_hop = self._routes.next_hop(ends.remote.address, ends.local.address, number)
-            self._move(running, index, PathState(ends, number, next_hop))
+            self._set_path(running, index, PathState(ends, number, next_hop))
             running.troubles.pop(index, None)
             log.info("%s comes from %s", name, ends.remote)
         except KernelError as error:
@@ -387,72 +393,73 @@ class Daemon:
             running.session.paths[index].remote = None  # the next probe tries again
 
     def _begin_proxy(self, running: _Running, version: int) -> None:
-        """Route the tunnel program's packets here. All paths of a tunnel have the IP version of the newest one."""
+        """Route the packets that the tunnel program sends to a proxy's tunnel to the device. All paths of a tunnel have
+        the IP version of the newest path."""
         port = running.tunnel.port
         inside = Ends(near_end(port, version), far_end(running.number, port, version))
-        if version not in self._led:
-            self._network.lead_far_ends(version)
-            self._led.add(version)
+        if version not in self._routed_versions:
+            self._network.route_far_ends(version)
+            self._routed_versions.add(version)
         if running.inside is not None:
             log.warning("tunnel %s: its relay comes by IPv%d now", running.tunnel.name, version)
             self._programs.forget_inside(running.inside)
             for index, path in enumerate(running.session.paths):
                 if path.remote is not None and path.remote.address.version != version:
-                    self._move(running, index, None)
+                    self._set_path(running, index, None)
                     path.remote = None
         running.inside = inside
-        running.patience = 0  # the resequencer does not know these ends
+        running.patience = 0  # the resequencer does not know these ends yet
 
-    def _follow(self, running: _Running, now: int) -> None:
+    def _update_programs(self, running: _Running, now: int) -> None:
         """Pass the changes of a tunnel to the programs."""
         session, inside = running.session, running.inside
         if inside is None:
             return
         alive, costs = session.alive(now), session.costs(now)
-        if alive != running.lives:
-            for index, (before, lives) in enumerate(zip(running.lives, alive, strict=True)):
-                if before is not lives and running.states[index] is not None:
-                    word = "lives" if lives else "is silent"
+        if alive != running.logged_alive:
+            for index, (before, is_alive) in enumerate(zip(running.logged_alive, alive, strict=True)):
+                if before is not is_alive and running.states[index] is not None:
+                    word = "lives" if is_alive else "is silent"
                     log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
-            running.lives = alive
+            running.logged_alive = alive
         alive = session.used(now, [each is not None for each in running.states])
         after: list[PathState | None] = [
             None
             if state is None
-            else replace(state, alive=lives, rate=path.estimator.rate, delay=cost, queue=path.estimator.standing)
-            for state, lives, cost, path in zip(running.states, alive, costs, session.paths, strict=True)
+            else replace(state, alive=is_alive, rate=path.estimator.rate, delay=cost, queue=path.estimator.standing)
+            for state, is_alive, cost, path in zip(running.states, alive, costs, session.paths, strict=True)
         ]
-        after = [each and self._capped(running, index, each) for index, each in enumerate(after)]
-        due = now - running.updated > _TELL
+        after = [each and self._with_cap(running, index, each) for index, each in enumerate(after)]
+        due = now - running.updated > _UPDATE_INTERVAL
         if due or any(map(_differ, running.states, after)):
             running.states, running.updated = after, now
-            running.leasts = [path.estimator.delays.least(now) for path in session.paths]
+            running.least_delays = [path.estimator.delays.least(now) for path in session.paths]
             patience = session.patience(now)
             if abs(patience - running.patience) > 1_000_000:
                 running.patience = patience
                 try:
-                    self._resequencer.tell(inside.remote, patience)
+                    self._resequencer.set_patience(inside.remote, patience)
                 except KernelError as error:
                     log.warning("%s; packets pass as they come", error)
             split = running.tunnel.split
-            # While the rate is not yet known, the queue may only seem long.
-            known = all(path.estimator.full for path, lives in zip(session.paths, alive, strict=True) if lives)
+            # Before the rate is known, the queue may be shorter than estimated.
+            known = all(path.estimator.full for path, is_alive in zip(session.paths, alive, strict=True) if is_alive)
             bounded = known and split.queue and split.mode is not Mode.WEIGHTS
             queue = split.queue + max(session.delays(now)) if bounded else 0
             self._programs.set_tunnel(running.number, inside, after, split, queue)
 
-    def _cap(self, running: _Running, index: int) -> tuple[int, int]:
-        """Return the class and the rate cap of a path's packets."""
+    def _class_and_cap(self, running: _Running, index: int) -> tuple[int, int]:
+        """Return the HTB class and the rate cap of a path's packets; 0 for each means none."""
         return self._classes.get(running.begun[index][0], (0, 0))
 
-    def _capped(self, running: _Running, index: int, path: PathState) -> PathState:
-        class_id, most = self._cap(running, index)
+    def _with_cap(self, running: _Running, index: int, path: PathState) -> PathState:
+        class_id, most = self._class_and_cap(running, index)
         return replace(path, class_id=class_id, rate=min(path.rate, most) if most else path.rate)
 
     def _name(self, running: _Running, index: int) -> str:
         return running.tunnel.paths[index][0] if running.is_relay else str(index)
 
-    def _shown(self, running: _Running, now: int) -> dict[str, Any]:
+    def _status_of(self, running: _Running, now: int) -> dict[str, Any]:
         paths, alive = [], running.session.alive(now)
         for index, (path, state) in enumerate(zip(running.session.paths, running.states, strict=True)):
             if state is None and not running.is_relay:
@@ -506,9 +513,9 @@ def _differ(before: PathState | None, after: PathState | None) -> bool:
     return (
         before.alive is not after.alive
         or before.class_id != after.class_id
-        or abs(after.rate - before.rate) > _LEAST_CHANGE * before.rate
-        or abs(after.delay - before.delay) > _DELAY
-        or abs(after.queue - before.queue) > _QUEUE
+        or abs(after.rate - before.rate) > _RATE_CHANGE * before.rate
+        or abs(after.delay - before.delay) > _DELAY_CHANGE
+        or abs(after.queue - before.queue) > _QUEUE_CHANGE
     )
 
 

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Estimates the rate, the delay and the life of a path in one direction. Pure; times are nanoseconds.
+"""Estimates the rate and the delay of a path in one direction, and whether it is alive. Pure; times are nanoseconds.
 
 Each message from the other end is a sample. It shows how long a message took (measured between the clocks of both ends,
-which differ), how many bytes the joiner of the other end had counted by then, and how many the splitter of this end had
-sent. No acknowledgements are needed.
+which differ), how many bytes the joiner of the other end had counted by then, and how many bytes the splitter of this
+end had sent. No acknowledgements are needed.
 
 - **Delay**: the least message time of the last :data:`DELAY_SECONDS`. The clock offset is the same on all paths and
   cancels out in the difference between two paths, which is all that counts.
-- **Queue**: a message's time beyond that minimum.
+- **Queue**: by how much a message took longer than that minimum.
 - **Rate**: while the path has a queue that consists mostly of the tunnel's packets, the delivered rate is the capacity
   of the path. If it has no queue although the assumed rate is used up, the path can carry more, and the assumed rate
   rises by :data:`RISE` per sample.
 - **Loss**: the share of the bytes of the last :data:`LOSS_SECONDS` that were dispatched and not delivered.
-- **Life**: a path is silent after :data:`DEAD_SECONDS` without a message.
+- **Alive or silent**: a path is silent after :data:`DEAD_SECONDS` without a message.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ DEAD_SECONDS: Final = 0.3
 """A path is silent after this time without a message. Probes come twenty times a second."""
 _DEAD: Final = round(DEAD_SECONDS * SECOND)
 QUEUE: Final = 5_000_000
-"""If a message took this much longer than the fastest one, the path had a queue."""
-SPAN: Final = 200_000_000
-"""Delivered bytes are averaged over this time."""
-DRAIN: Final = 0.97
+"""If a message took this much longer than the fastest one, nanoseconds, the path had a queue."""
+AVERAGING_TIME: Final = 200_000_000
+"""Delivered bytes are averaged over this time, nanoseconds."""
+DRAIN_SHARE: Final = 0.97
 """Share of the delivered rate that is sent, so that the queue drains."""
-OURS: Final = 0.7
+OWN_SHARE: Final = 0.7
 """If the tunnel sends more than this share of the assumed rate, the queue counts as caused by the tunnel."""
 RISE: Final = 1.05
 FIRST_RISE: Final = 1.25
 """Factor by which the assumed rate rises per sample until the path was full once."""
 GENTLE_RISE: Final = 1.01
-NEAR: Final = 1.1
+NEAR_FULL: Final = 1.1
 """Up to this multiple of the rate at which the path was last full, the assumed rate rises gently, because a too high
 rate causes a queue."""
 BUSY: Final = 0.9
 """If the carried rate is above this share of the assumed rate, the assumed rate limits the path."""
 FIRST_RATE: Final = 10e6
 """Bits/s, assumed of an unknown path."""
-LEAST_RATE: Final = 64e3
-MOST_RATE: Final = 10e9
-LONGEST: Final = 10 * SECOND
-"""Upper limit of delays and queues. A longer one is not real: the other end may report any value."""
+MIN_RATE: Final = 64e3
+MAX_RATE: Final = 10e9
+MAX_DELAY: Final = 10 * SECOND
+"""Upper limit of delays and queues, nanoseconds. Longer ones are not plausible: the other end may report any value."""
 
 
 LOSS_SECONDS: Final = 10.0
-LEAST_LOSS_BYTES: Final = 50_000
-"""If fewer bytes were sent, no loss is reported, because it would be only one or two packets."""
-LEAST_LOSS: Final = 0.005
+MIN_LOSS_BYTES: Final = 50_000
+"""If fewer bytes were sent, no loss is reported, because one or two lost packets would be a large share."""
+MIN_LOSS: Final = 0.005
 """Share of loss below which a path gets no extra cost. A sender that fills the path's queue causes less loss."""
 LOSS_COST: Final = SECOND
 """Delay added per unit of loss: a path that loses 1 % counts as 10 ms longer."""
@@ -73,7 +73,7 @@ class Sample(NamedTuple):
     counted: int
     """When the joiner's counter was read at the other end, by the clock of the other end."""
     delivered: int
-    """Bytes that the joiner had counted."""
+    """Bytes that the joiner at the other end had counted at that time."""
     dispatched: int
     """Bytes that the splitter of this end had counted when the message was sent."""
 
@@ -117,9 +117,9 @@ class PathEstimator:
         self.heard: int | None = None
         """When the other end last reported a newer message."""
         self._latest = 0
-        """When that message was sent."""
+        """When this end sent the newest message that the other end reported."""
         self._counts: deque[tuple[Sample, int]] = deque()
-        """Samples of the last :data:`SPAN`, each with the queue that its message found."""
+        """Samples of the last :data:`AVERAGING_TIME`, each with the queue in which its message waited."""
         self._marks: deque[Sample] = deque()
         """One sample per second of the last :data:`LOSS_SECONDS`."""
 
@@ -127,7 +127,7 @@ class PathEstimator:
         """Learn from *sample*, which must be newer than the previous ones."""
         if sample.sent > self._latest:  # a message that repeats an older one does not show that the path is alive
             self._latest, self.heard = sample.sent, sample.time
-        self.queue = min(self.delays.add(sample.time, sample.arrived - sample.sent), LONGEST)
+        self.queue = min(self.delays.add(sample.time, sample.arrived - sample.sent), MAX_DELAY)
         counts = self._counts
         if counts:
             last = counts[-1][0]
@@ -143,27 +143,27 @@ class PathEstimator:
             self._marks.append(sample)
             while self._marks[0].time < sample.time - LOSS_SECONDS * SECOND:
                 self._marks.popleft()
-        while len(counts) > 2 and counts[1][0].counted <= sample.counted - SPAN:
+        while len(counts) > 2 and counts[1][0].counted <= sample.counted - AVERAGING_TIME:
             counts.popleft()
         first = counts[0][0]
         span = sample.counted - first.counted
-        if span < SPAN // 2:
+        if span < AVERAGING_TIME // 2:
             return
         carried = 8 * (sample.delivered - first.delivered) * SECOND / span
         dispatched = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
         if min(queue for _, queue in counts) > QUEUE:
             # A queue of other traffic does not show how much of the tunnel's traffic the path could carry.
-            if carried > OURS * self.rate or dispatched > carried / DRAIN:
-                self.rate, self.full = DRAIN * carried, carried
-        elif self.queue > QUEUE and self.full and self.rate > max(self.full, carried) > OURS * self.rate:
-            self.rate = DRAIN * max(self.full, carried)  # the assumed rate had been raised too far
+            if carried > OWN_SHARE * self.rate or dispatched > carried / DRAIN_SHARE:
+                self.rate, self.full = DRAIN_SHARE * carried, carried
+        elif self.queue > QUEUE and self.full and self.rate > max(self.full, carried) > OWN_SHARE * self.rate:
+            self.rate = DRAIN_SHARE * max(self.full, carried)  # the assumed rate had been raised too far
         elif carried > BUSY * self.rate and self.queue <= QUEUE:
-            near = self.full <= self.rate < NEAR * self.full
+            near = self.full <= self.rate < NEAR_FULL * self.full
             self.rate *= GENTLE_RISE if near else RISE if self.full else FIRST_RISE
-        self.rate = min(max(self.rate, LEAST_RATE), MOST_RATE)
+        self.rate = min(max(self.rate, MIN_RATE), MAX_RATE)
 
-    def lives(self, now: int, interval: int) -> bool:
-        """Tell whether a message came recently by the path; messages are expected each *interval*."""
+    def is_alive(self, now: int, interval: int) -> bool:
+        """Return whether a message came recently on the path; one message is expected per *interval*."""
         return self.heard is not None and now < self.silent_at(interval)
 
     def silent_at(self, interval: int) -> int:
@@ -176,21 +176,21 @@ class PathEstimator:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the delivered bytes, because the path was dead meanwhile, or has another address."""
+        """Forget the delivered bytes, because the path was dead for a time, or has another address."""
         self._counts.clear()
         self._marks.clear()
         self.queue = 0
 
     @property
     def standing(self) -> int:
-        """Return how long a packet waits on the path, nanoseconds; 0 if that may be noise."""
+        """Return how long a packet waits on the path, nanoseconds; 0 if the measured wait may be noise."""
         return self.queue if self.queue > QUEUE else 0
 
     @property
     def loss_cost(self) -> int:
-        """Return the extra delay that stands for the path's loss, nanoseconds."""
+        """Return the extra delay by which the path's loss is taken into account, nanoseconds."""
         loss = self.loss or 0.0
-        return round(loss * LOSS_COST) if loss >= LEAST_LOSS else 0
+        return round(loss * LOSS_COST) if loss >= MIN_LOSS else 0
 
     @property
     def loss(self) -> float | None:
@@ -199,7 +199,7 @@ class PathEstimator:
             return None
         first, last = self._marks[0], self._counts[-1][0]
         dispatched = last.dispatched - first.dispatched
-        if dispatched < LEAST_LOSS_BYTES:
+        if dispatched < MIN_LOSS_BYTES:
             return None
         return max(0.0, 1 - (last.delivered - first.delivered) / dispatched)
 
@@ -208,4 +208,4 @@ def differences(estimators: Sequence[DelayEstimator], now: int) -> list[int]:
     """Return each path's delay in excess of the least delay; 0 if it is unknown."""
     delays = [each.least(now) for each in estimators]
     least = min((each for each in delays if each is not None), default=0)
-    return [0 if each is None else min(each - least, LONGEST) for each in delays]
+    return [0 if each is None else min(each - least, MAX_DELAY) for each in delays]

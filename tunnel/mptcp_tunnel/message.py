@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Probes and answers: the messages between both ends of a tunnel on each path. Pure.
 
-A relay sends a probe on each path. The proxy answers with a message of the same size, so that it amplifies nothing.
-Both have the same fields, so that each end learns about both directions. A message counts only with the right code (a
-keyed BLAKE2s, RFC 7693) of the relay's key. Its receiver repeats the message's token with its time, which proves that
-the receiver is at the address to which it was sent (``session.py``). Times are nanoseconds of the sender's monotonic
-clock; the offset to the receiver's is the same on all paths.
+A relay sends a probe on each path. The proxy answers with a message of the same size, so that the proxy cannot be used
+for an amplification attack. Both messages have the same fields, so that each end learns about both directions.
+A message is accepted only if its authentication code is right (BLAKE2s, RFC 7693, keyed with the relay's key). The
+receiver echoes the message's token and time in its next message, which proves that it receives at the address to which
+the message was sent (``session.py``). Times are nanoseconds of the sender's monotonic clock; the offset to the
+receiver's clock is the same on all paths.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from mptcp_tunnel.model import MAGIC
 
 VERSION: Final = 2
 IDENTIFIER_BYTES: Final = 8
-LEAST_KEY_BYTES: Final = 16
+MIN_KEY_BYTES: Final = 16
 _MAC_BYTES = 16
 _FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQQ")
 SIZE: Final = _FIELDS.size + _MAC_BYTES
-"""Bytes of an unpadded message."""
+"""Size of an unpadded message, bytes."""
 LARGEST: Final = 1472
-"""Bytes of the largest padded message, to find the path's largest packet."""
+"""Maximum size of a padded message, bytes. Padded messages serve to find the largest packet that a path carries."""
 
 
 class Kind(enum.IntEnum):
@@ -47,14 +48,14 @@ class Message(NamedTuple):
     path: int
     sent: int
     token: int
-    """Token of 64 bits, which only a receiver of this message knows."""
+    """Random number of 64 bits, which only a receiver of this message knows."""
     heard: int
     """``sent`` of the last received message."""
     heard_token: int
     heard_at: int
     """When that message was received."""
     received_bytes: int
-    """Bytes that the sender's joiner has counted on this path."""
+    """Bytes received on this path, as counted by the joiner of the message's sender."""
 
 
 class Key:
@@ -70,22 +71,22 @@ class Key:
         return blake2s(body, key=self._key, digest_size=_MAC_BYTES).digest()
 
 
-def packed(message: Message, key: Key, size: int = SIZE) -> bytes:
-    """Return the message as UDP payload of *size* bytes."""
+def pack(message: Message, key: Key, size: int = SIZE) -> bytes:
+    """Return *message* as a UDP payload of *size* bytes, signed with *key*."""
     kind, path, *numbers = message
     body = _FIELDS.pack(MAGIC, VERSION, kind, path, key.identifier, *numbers) + bytes(size - SIZE)
     return body + key.code(body)
 
 
 def sender_of(payload: bytes) -> bytes | None:
-    """Return the unverified identifier in *payload*; None if it is no message of this version."""
+    """Return the sender's identifier in *payload*, unverified; None unless *payload* is a message of this version."""
     if not SIZE <= len(payload) <= LARGEST or payload[0] != MAGIC or payload[1] != VERSION:
         return None
     return payload[4 : 4 + IDENTIFIER_BYTES]
 
 
-def parsed(payload: bytes, key: Key) -> Message | None:
-    """Return the message in *payload*, which passed :func:`sender_of`; None if *key* did not make it."""
+def parse(payload: bytes, key: Key) -> Message | None:
+    """Return the message in *payload*, which passed :func:`sender_of`; None if its code does not match *key*."""
     body = payload[:-_MAC_BYTES]
     if not hmac.compare_digest(key.code(body), payload[-_MAC_BYTES:]):
         return None

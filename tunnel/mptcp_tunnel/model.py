@@ -53,13 +53,13 @@ class Split:
 
     mode: Mode = Mode.SPILL
     spill: int = 10_000_000
-    """Nanoseconds. For SPILL: maximum that a longer path's delay counts; for ORDER: maximum queue."""
+    """Nanoseconds. For SPILL: up to which limit a longer path's delay counts; for ORDER: maximum queue."""
     weights: tuple[int, ...] = ()
     """Weights for WEIGHTS, by path; a path without a weight has 1."""
     queue: int = 30_000_000
     """Maximum queue of a path, nanoseconds, beyond which packets are dropped; 0 means no maximum."""
     duplicate: bool = False
-    """Whether small packets, and packets marked as expedited, are sent by two paths."""
+    """Whether small packets, and packets marked as expedited, are sent on two paths."""
 
     def share(self, path: int) -> float | None:
         """Return a path's fixed share of the bytes; None in other modes."""

@@ -15,20 +15,21 @@ from dataclasses import dataclass, field
 from hashlib import blake2s
 from typing import Final
 
-from mptcp_tunnel.learning import LONGEST, SECOND, DelayEstimator, PathEstimator, Sample, differences
+from mptcp_tunnel.learning import MAX_DELAY, SECOND, DelayEstimator, PathEstimator, Sample, differences
 from mptcp_tunnel.message import Kind, Message
 from mptcp_tunnel.model import End, PathCounters
 from mptcp_tunnel.sizes import SizeSearch
 
 PROBE: Final = SECOND // 20
-"""Pause between two probes of a path while the tunnel carries packets."""
+"""Nanoseconds between two probes of a path while the tunnel carries packets."""
 IDLE_PROBE: Final = SECOND
 IDLE: Final = 5 * SECOND
-"""The tunnel counts as idle this long after its last packet."""
+"""Nanoseconds after its last packet from which the tunnel counts as idle."""
 PATIENCE: Final = SECOND // 100
-"""Time added to the difference of the delays to get the patience of the resequencer."""
+"""Nanoseconds added to the difference of the delays to get the patience of the resequencer."""
 DISPATCHES: Final = 64
-"""Number of messages for which the splitter's counter is remembered: these are 3 s, or a minute in an idle tunnel."""
+"""Number of messages for which the splitter's counter is remembered: the messages of 3 s, or of a minute if the tunnel
+is idle."""
 UNPROVEN: Final = 100
 """Maximum number of answers to unproven addresses in the time between two probes."""
 NO_COUNTERS: Final = PathCounters(0, 0, 0, 0)
@@ -43,7 +44,7 @@ class Path:
     remote: End | None = None
     """The other end's proven address on this path."""
     repeated: int = 0
-    """``sent`` of the own message that the newest received message repeated."""
+    """``sent`` of our message whose token the newest received message repeated."""
     heard: int = 0
     """``sent`` of the newest received message."""
     heard_token: int = 0
@@ -65,11 +66,11 @@ class Session:
         self.paths = [Path(remote=each) for each in remotes]
         self._secret = secret
         self._unproven, self._unproven_since = 0, 0
-        self._moved = 0
+        self._last_packet = 0
         """When the tunnel last carried a packet."""
-        self._woken = 0
+        self._resumed = 0
         """When the tunnel last carried a packet after an idle time."""
-        self._due_then = IDLE_PROBE
+        self._last_interval = IDLE_PROBE
         """The expected interval of messages when the last message came."""
 
     def count(self, counters: Sequence[PathCounters], now: int) -> None:
@@ -77,10 +78,10 @@ class Session:
         idle = self.interval(now) == IDLE_PROBE
         for path, counted in zip(self.paths, counters, strict=False):
             if counted != path.counters:
-                self._moved = now
+                self._last_packet = now
                 path.counters = counted
-        if idle and self._moved == now:
-            self._woken = now
+        if idle and self._last_packet == now:
+            self._resumed = now
             for path in self.paths:
                 path.due = min(path.due, now + PROBE)
 
@@ -91,12 +92,12 @@ class Session:
                 path.due = now + self.interval(now)
                 yield index, self._message(index, path.remote, now)
 
-    def larger(self, now: int) -> Iterator[tuple[int, Message, int]]:
-        """Yield probes for the largest packet: path, message, payload bytes. They may be lost, so a path's life must
-        not depend on them."""
-        for index, (path, lives) in enumerate(zip(self.paths, self.alive(now), strict=True)):
-            sent = now + 1  # a probe may leave now
-            if lives and path.remote is not None and (size := path.sizes.next(sent)) is not None:
+    def size_probes(self, now: int) -> Iterator[tuple[int, Message, int]]:
+        """Yield probes that search for the largest packet: path, message, payload bytes. They may be lost because of
+        their size, so their loss must not make a path count as silent."""
+        for index, (path, alive) in enumerate(zip(self.paths, self.alive(now), strict=True)):
+            sent = now + 1  # an ordinary probe may have *now* as its time
+            if alive and path.remote is not None and (size := path.sizes.next(sent)) is not None:
                 headers = 28 if path.remote.address.version == 4 else 48
                 yield index, self._message(index, path.remote, sent), size - headers
 
@@ -118,7 +119,8 @@ class Session:
             # The source may be forged: answer it, but do not use the message otherwise.
             answers = answers and self._may_answer(now)
             return (self._message(message.path, source, now, message, came) if answers else None), False
-        # A message that repeats a later one of ours is newer; a restarted host's clock may be behind.
+        # A message that repeats a later token of ours is newer. ``sent`` is not enough: a restarted host's clock may be
+        # behind.
         if (message.heard, message.sent) <= (path.repeated, path.heard):
             return None, False  # out of order, or a duplicate
         path.repeated = message.heard
@@ -127,7 +129,7 @@ class Session:
         path.heard, path.heard_token, path.heard_at = message.sent, message.token, came
         took = came - message.sent
         least = path.incoming.least(now)
-        if least is not None and abs(took - least) > LONGEST:  # the other host's clock restarted
+        if least is not None and abs(took - least) > MAX_DELAY:  # the other host's clock restarted
             for each in self.paths:  # all paths share the clock offset
                 each.incoming = DelayEstimator()
                 each.estimator.restart_clock()
@@ -135,7 +137,7 @@ class Session:
         if moved:
             self.restart(message.path)
         path.incoming.add(now, took)
-        self._due_then = self._expected(now)
+        self._last_interval = self._expected(now)
         dispatched = path.dispatched.get(message.heard)
         if moved:
             path.remote, dispatched = source, path.counters.sent_bytes
@@ -146,36 +148,36 @@ class Session:
         return (self._message(message.path, source, now, message, came) if answers else None), moved
 
     def alive(self, now: int) -> list[bool]:
-        """Tell for each path whether it is alive."""
+        """Return for each path whether it is alive."""
         expected = self._expected(now)
-        return [path.remote is not None and path.estimator.lives(now, expected) for path in self.paths]
+        return [path.remote is not None and path.estimator.is_alive(now, expected) for path in self.paths]
 
-    def used(self, now: int, there: Sequence[bool]) -> list[bool]:
-        """Tell which paths packets use: the paths that are *there* and alive.
+    def used(self, now: int, present: Sequence[bool]) -> list[bool]:
+        """Return for each path whether packets use it: by default, the paths that are *present* and alive.
 
         If no path is alive, use the paths that were alive when the last message came, because maybe only the other
         end's daemon has ended. If no message ever came, use every path.
         """
-        alive = [each and exists for each, exists in zip(self.alive(now), there, strict=True)]
+        alive = [each and exists for each, exists in zip(self.alive(now), present, strict=True)]
         if any(alive):
             return alive
-        times = [path.estimator.heard for path, exists in zip(self.paths, there, strict=True) if exists]
+        times = [path.estimator.heard for path, exists in zip(self.paths, present, strict=True) if exists]
         newest = max((each for each in times if each is not None), default=None)
         if newest is None:
             return [True] * len(alive)
-        return [path.remote is not None and path.estimator.lives(newest, self._due_then) for path in self.paths]
+        return [path.remote is not None and path.estimator.is_alive(newest, self._last_interval) for path in self.paths]
 
     def next_silence(self, now: int) -> int | None:
         """Return when the first live path becomes silent if no message comes; None if no path is alive."""
         expected = self._expected(now)
         times = [path.estimator.silent_at(expected) for path in self.paths if path.remote is not None]
         least = min((each for each in times if each > now), default=None)
-        woken = self._woken + 2 * IDLE_PROBE
+        woken = self._resumed + 2 * IDLE_PROBE
         return least if least is None or woken <= now else min(least, woken)
 
     def interval(self, now: int) -> int:
         """Return the time between two probes of a path."""
-        return PROBE if now - self._moved < IDLE else IDLE_PROBE
+        return PROBE if now - self._last_packet < IDLE else IDLE_PROBE
 
     def delays(self, now: int) -> list[int]:
         """Return each path's delay to the other end in excess of the least delay."""
@@ -192,7 +194,7 @@ class Session:
     def _expected(self, now: int) -> int:
         """Return the expected interval of messages. After an idle time it stays long for a while, because the other end
         may not have noticed yet that it must probe often."""
-        return IDLE_PROBE if now - self._woken < 2 * IDLE_PROBE else self.interval(now)
+        return IDLE_PROBE if now - self._resumed < 2 * IDLE_PROBE else self.interval(now)
 
     def _may_answer(self, now: int) -> bool:
         if now - self._unproven_since >= PROBE:

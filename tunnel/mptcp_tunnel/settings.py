@@ -29,7 +29,7 @@ from mptcp_common.paths import absolute_path, socket_path
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import parse_document, text_of
-from mptcp_tunnel.message import LEAST_KEY_BYTES
+from mptcp_tunnel.message import MIN_KEY_BYTES
 from mptcp_tunnel.model import MOST_PATHS, MOST_TUNNELS, End, Mode, Split
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-tunnel/tunnel.yaml")
@@ -59,7 +59,7 @@ class TunnelSection(Section):
         description="Local port of the tunnel program (ListenPort of WireGuard, lport of OpenVPN).", examples=[51820]
     )
     key: Annotated[str, Parsed(absolute_path, _ABSOLUTE)] = Field(
-        description=f"File with the secret that both ends share: {LEAST_KEY_BYTES} bytes at least.",
+        description=f"File with the secret that both ends share: {MIN_KEY_BYTES} bytes at least.",
         examples=["/etc/mptcp-tunnel/home.key"],
     )
     peer: Annotated[End, Parsed(_peer, _TEXT)] | None = Field(
@@ -205,6 +205,6 @@ def read_key(path: Path) -> bytes:
     if path.stat().st_mode & 0o077:
         raise ValueError(f"{path} can be read by others than its owner; chmod 600 {path}")
     key = path.read_bytes().strip()
-    if len(key) < LEAST_KEY_BYTES:
-        raise ValueError(f"{path} has {len(key)} bytes; a key has {LEAST_KEY_BYTES} at least")
+    if len(key) < MIN_KEY_BYTES:
+        raise ValueError(f"{path} has {len(key)} bytes; a key has {MIN_KEY_BYTES} at least")
     return key

@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import Final
 
 SIZES: Final = (1280, 1400, 1420, 1440, 1452, 1472, 1492, 1500)
-"""Sizes to try: the minimum MTU of IPv6, usual sizes with tunnels and PPPoE, and the MTU of Ethernet."""
+"""Sizes to try: the minimum MTU of IPv6, common sizes of tunnels and PPPoE, and the MTU of Ethernet."""
 TRIES: Final = 3
-"""Number of probes of each size, because packets are also lost for other reasons."""
-PACE: Final = 200_000_000
+"""Number of probes of each size; several, because packets can also be lost for reasons other than their size."""
+PROBE_INTERVAL: Final = 200_000_000
 """Pause between two probes."""
-ANSWERED: Final = 3_000_000_000
+ANSWER_TIMEOUT: Final = 3_000_000_000
 """How long to wait for an answer to the last probe."""
-AGAIN: Final = 600_000_000_000
+SEARCH_INTERVAL: Final = 600_000_000_000
 """Pause between two searches."""
-SOON: Final = 10_000_000_000
+RETRY_INTERVAL: Final = 10_000_000_000
 """Pause after a search without any answer: the path was probably down."""
 
 
@@ -42,16 +42,16 @@ class SizeSearch:
         if not self._left:
             if self._sent:  # the search is over
                 self.largest = self._found or self.largest
-                self._due = now + (AGAIN if self._found else SOON)
+                self._due = now + (SEARCH_INTERVAL if self._found else RETRY_INTERVAL)
                 self._sent.clear()
                 return None
             self._found, self._left = 0, list(SIZES * TRIES)
         size = self._sent[now] = self._left.pop()
-        self._due = now + (PACE if self._left else ANSWERED)
+        self._due = now + (PROBE_INTERVAL if self._left else ANSWER_TIMEOUT)
         return size
 
     def answered(self, sent: int) -> bool:
-        """Process an answer to the probe that was *sent* at this time; tell whether the probe was of this search."""
+        """Process an answer to the probe that was *sent* at this time; return whether this search sent the probe."""
         size = self._sent.get(sent)
         if size is None:
             return False

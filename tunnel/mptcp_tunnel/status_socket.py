@@ -36,16 +36,16 @@ class StatusSocket:
     """The socket. Only root and the throttler's user, which sets the paths' classes, may connect to it."""
 
     def __init__(
-        self, path: Path, selector: selectors.BaseSelector, take: Callable[[Request], None], status: Callable[[], Any]
+        self, path: Path, selector: selectors.BaseSelector, apply: Callable[[Request], None], status: Callable[[], Any]
     ) -> None:
-        """Listen at *path*; make its directory if it is missing. *take* gets each request, and may raise an exception
-        if the JSON has another form than expected. Raises KernelError."""
-        self._path, self._selector, self._take, self._status = path, selector, take, status
+        """Listen at *path*; make its directory if it is missing. *apply* is called with each request, and may raise an
+        exception if the JSON has an unexpected form. Raises KernelError."""
+        self._path, self._selector, self._apply, self._status = path, selector, apply, status
         self._made = not path.parent.exists()
         self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}
-        """For each client, until when to wait for more of its request, and the bytes received so far."""
+        """For each client: the time until which to wait for more of its request, and the bytes received so far."""
         self._answered: dict[socket.socket, tuple[float, memoryview]] = {}
-        """For each client, until when it must read more, and the rest of its answer."""
+        """For each client: the time until which it must read more, and the rest of its answer."""
         self._listening = socket.socket(socket.AF_UNIX)
         try:
             path.parent.mkdir(mode=0o755, exist_ok=True)
@@ -83,7 +83,7 @@ class StatusSocket:
         for client in [each for each, (until, _) in self._waiting.items() if until <= now]:
             self._read(client)  # the client may have sent more while the daemon was busy
         for client in [each for each, (until, _) in self._answered.items() if until <= now]:
-            self._leave(client)
+            self._disconnect(client)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -95,11 +95,11 @@ class StatusSocket:
     def _read(self, client: socket.socket) -> None:
         request = self._waiting[client][1]
         try:
-            came = client.recv(1 << 16)
+            received = client.recv(1 << 16)
         except OSError:  # counts as the end
-            came = b""
-        request += came
-        if not came or came.endswith(b"\n") or len(request) > LARGEST_REQUEST:
+            received = b""
+        request += received
+        if not received or received.endswith(b"\n") or len(request) > LARGEST_REQUEST:
             self._answer(client)
         else:
             self._waiting[client] = time.monotonic() + PATIENCE_SECONDS, request
@@ -108,7 +108,7 @@ class StatusSocket:
         _, request = self._waiting.pop(client)
         if request.strip():
             try:
-                self._take(json.loads(request))
+                self._apply(json.loads(request))
             except _NOT_UNDERSTOOD as error:
                 log.warning("a request that is not understood: %s", error)
         answer = json.dumps(self._status()).encode() + b"\n"
@@ -126,9 +126,9 @@ class StatusSocket:
         if left:
             self._answered[client] = time.monotonic() + ANSWER_SECONDS, left
         else:
-            self._leave(client)
+            self._disconnect(client)
 
-    def _leave(self, client: socket.socket) -> None:
+    def _disconnect(self, client: socket.socket) -> None:
         del self._answered[client]
         self._selector.unregister(client)
         client.close()

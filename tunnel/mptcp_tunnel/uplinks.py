@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The interfaces by which the packets of tunnels leave and come, while they exist.
+"""The uplinks: the interfaces by which the packets of tunnels leave and arrive.
 
 An uplink may appear after the daemon's start, disappear, and come back as another device with the same name.
 """
@@ -30,7 +30,7 @@ class _Uplink:
 
 
 class Uplinks:
-    """One host's uplinks. The joiner is attached to them, and messages leave and come by them."""
+    """The uplinks of this host. The joiner is attached to them, and messages are sent and received on them."""
 
     def __init__(
         self,
@@ -40,32 +40,32 @@ class Uplinks:
         read: Callable[[Receiver], None],
     ) -> None:
         self._names, self._programs, self._selector, self._read = tuple(names), programs, selector, read
-        self._there: dict[str, _Uplink] = {}
+        self._present: dict[str, _Uplink] = {}
         self._missing: dict[str, str] = {}
         """Why each missing uplink is missing. Each reason is logged once."""
 
     def close(self) -> None:
-        for name in list(self._there):
-            self._leave(name)
+        for name in list(self._present):
+            self._remove(name)
 
     @property
     def indices(self) -> set[int]:
         """The interface indices of present uplinks."""
-        return {each.index for each in self._there.values()}
+        return {each.index for each in self._present.values()}
 
     def follow(self) -> bool:
-        """Start to use new uplinks, and stop to use removed ones; return whether anything changed."""
+        """Start to use new uplinks, and stop using removed ones; return whether anything changed."""
         changed = False
         for name in self._names:
-            uplink = self._there.get(name)
+            uplink = self._present.get(name)
             try:
                 index = index_of(name)
                 if uplink is not None and uplink.index == index:
                     continue
-                changed |= self._leave(name)
-                self._take(name, index)
+                changed |= self._remove(name)
+                self._add(name, index)
             except KernelError as error:
-                changed |= self._leave(name)
+                changed |= self._remove(name)
                 if self._missing.get(name) != str(error):
                     self._missing[name] = str(error)
                     log.warning("uplink %s: %s; waiting for it", name, error)
@@ -76,12 +76,12 @@ class Uplinks:
         return changed
 
     def send(self, name: str, ends: Ends, payload: bytes, class_id: int) -> None:
-        """Send a message by an uplink, in an HTB class. A message that cannot leave counts as lost."""
-        uplink = self._there.get(name)
+        """Send a message on an uplink, in an HTB class. A message that cannot be sent counts as lost."""
+        uplink = self._present.get(name)
         if uplink is not None:
             uplink.sender.send(ends, payload, class_id)
 
-    def _take(self, name: str, index: int) -> None:
+    def _add(self, name: str, index: int) -> None:
         with ExitStack() as scope:
             self._programs.attach_joiner(index)
             sender = Sender(name)
@@ -90,10 +90,10 @@ class Uplinks:
             scope.callback(receiver.close)
             self._selector.register(receiver, selectors.EVENT_READ, partial(self._read, receiver))
             scope.callback(self._selector.unregister, receiver)
-            self._there[name] = _Uplink(index, sender, scope.pop_all())
+            self._present[name] = _Uplink(index, sender, scope.pop_all())
 
-    def _leave(self, name: str) -> bool:
-        uplink = self._there.pop(name, None)
+    def _remove(self, name: str) -> bool:
+        uplink = self._present.pop(name, None)
         if uplink is None:
             return False
         uplink.scope.close()

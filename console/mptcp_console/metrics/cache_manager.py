@@ -11,7 +11,7 @@ from .squid import (
     BY_PROCESS,
     COUNTERS,
     INFO,
-    THE_ONLY_PROCESS,
+    SINGLE_PROCESS,
     SquidPages,
     parse_counters,
     parse_info,
@@ -34,7 +34,7 @@ def read_pages(address: str, timeout: float) -> SquidPages:
     until = time.monotonic() + timeout
     info = _page(address, INFO, until)
     # If Squid has only one process, it ignores the number.
-    processes = parse_processes(_page(address, BY_PROCESS, until)) or [THE_ONLY_PROCESS]
+    processes = parse_processes(_page(address, BY_PROCESS, until)) or [SINGLE_PROCESS]
     counters = {}
     trouble: Exception | None = None
     for number in processes:

@@ -2,15 +2,15 @@
 """Squid's own counters: pages of its cache manager, as text. Pure.
 
 squid.conf allows these pages only to this host (``http_access allow localhost manager``). If Squid has several workers,
-its coordinator adds up their values in the pages ``info`` and ``counters``. A worker that replaces an ended one counts
-from 0, so such a sum falls. Prometheus would interpret that as a restart of the whole counter, and would count the
+its coordinator adds up their values in the pages ``info`` and ``counters``. A replacement for a worker that ended
+counts from 0, so the sum drops. Prometheus would interpret that as a restart of the whole counter, and would count the
 bytes of the other workers a second time. So this module requests the counters of each process separately
-(``processes=NUMBER``; a replacing worker gets the number of the ended one), and only the counter of that process starts
-anew. The existing numbers are listed in every page that Squid does not add up; ``refresh`` is used because it is short
-and exists in all builds.
+(``processes=NUMBER``). A replacement has the number of the worker that ended, so only that process's counter restarts.
+Each page that Squid does not add up lists the numbers of its processes; this module uses ``refresh``, because it is
+short and exists in all builds.
 
-Squid counts a tunnel (CONNECT) as a request to a server of another kind than HTTP and FTP (``server.other``;
-src/tunnel.cc). With conf/squid.conf, which refuses other protocols, only tunnels are counted there.
+Squid counts a tunnel (CONNECT) as a request to a server that is neither HTTP nor FTP (``server.other``; src/tunnel.cc).
+With conf/squid.conf, which refuses other protocols, only tunnels are counted there.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from prometheus_client.core import Metric
 from .building import Labels, counters, gauge, gauges
 
 INFO, COUNTERS, BY_PROCESS = "info", "counters", "refresh"
-THE_ONLY_PROCESS = 1
-"""Number used for the process of a Squid that has only one, to which Squid itself gives no number. If Squid has several
-processes, their numbers begin at this."""
+SINGLE_PROCESS = 1
+"""Our number for the process of a single-process Squid, which Squid itself does not number. If Squid has several
+processes, it numbers them from 1."""
 _PART = re.compile(r"^by kid(\d+) \{$", re.MULTILINE)
 _KIB = 1024
 

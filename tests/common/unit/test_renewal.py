@@ -13,8 +13,8 @@ import pytest
 from certificates import der, encrypted, replaced, self_signed
 
 from mptcp_common import renewal
-from mptcp_common.certificates import loaded
-from mptcp_common.renewal import PATIENCE, Renewal, keep_looking
+from mptcp_common.certificates import load_certificate
+from mptcp_common.renewal import TOLERATED_FAILURES, Renewal, keep_checking
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
@@ -44,7 +44,7 @@ class Server:
 
     def __init__(self, pair: Pair) -> None:
         certificate, key = map(str, pair)
-        self.renewal = Renewal("server", loaded(certificate, key), certificate, key)
+        self.renewal = Renewal("server", load_certificate(certificate, key), certificate, key)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -75,19 +75,19 @@ def test_renewed_certificate_is_shown_once_its_key_is_there(
     """Defect: the files were read only once, at the start, and clients were shown a certificate that expired."""
     old, new = (der(pairs[each].certificate) for each in ("old", "new"))
     server = Server(used)
-    server.renewal.look()
+    server.renewal.check()
     assert server.shows(version, name) == old
     replaced(used.certificate, pairs["new"].certificate)
-    server.renewal.look()
+    server.renewal.check()
     assert server.shows(version, name) == old
     replaced(used.key, pairs["new"].key)
     assert server.shows(version, name) == old
     assert capsys.readouterr().err == ""
-    server.renewal.look()
+    server.renewal.check()
     assert server.shows(version, name) == new
     message = f"server: new connections are shown the renewed certificate of {used.certificate}\n"
     assert capsys.readouterr().err == message
-    server.renewal.look()
+    server.renewal.check()
     assert capsys.readouterr().err == ""
 
 
@@ -102,7 +102,7 @@ def test_certificate_with_another_kind_of_key_replaces_the_old_one(
     server = Server(used)
     for file, by in zip(used, pairs["rsa"], strict=True):
         replaced(file, by)
-    server.renewal.look()
+    server.renewal.check()
     assert server.shows(version) == der(pairs["rsa"].certificate)
 
 
@@ -135,7 +135,7 @@ def test_existing_connection_continues_after_a_renewal(used: Pair, pairs: dict[s
             each.do_handshake()
     for file, by in zip(used, pairs["new"], strict=True):
         replaced(file, by)
-    server.renewal.look()
+    server.renewal.check()
     ends[1].write(b"answer")
     assert ends[0].read() == b"answer"
 
@@ -143,7 +143,7 @@ def test_existing_connection_continues_after_a_renewal(used: Pair, pairs: dict[s
 def test_files_changed_during_the_start_are_used(used: Pair, pairs: dict[str, Pair]) -> None:
     """Files could change between their first reading and the first check of their times. The server must notice."""
     certificate, key = map(str, used)
-    context = loaded(certificate, key)
+    context = load_certificate(certificate, key)
     for file, by in zip(used, pairs["new"], strict=True):
         replaced(file, by)
     server = Server(used)
@@ -164,11 +164,11 @@ def test_files_replaced_during_a_check_are_reported_once(
     def loaded_late(certificate: str, key: str) -> ssl.SSLContext:
         replaced(used.key, pairs["new"].key)
         monkeypatch.undo()
-        return loaded(certificate, key)
+        return load_certificate(certificate, key)
 
-    monkeypatch.setattr(renewal, "loaded", loaded_late)
+    monkeypatch.setattr(renewal, "load_certificate", loaded_late)
     for _ in range(3):
-        server.renewal.look()
+        server.renewal.check()
     assert server.shows() == der(pairs["new"].certificate)
     assert capsys.readouterr().err.count("the renewed certificate") == 1
 
@@ -183,21 +183,21 @@ def test_unusable_files_are_reported_once_and_tried_again(
         replaced(used.certificate, pairs["new"].certificate)
     else:
         replaced(used.certificate, pairs["new"].certificate if lacks == "a key" else Path(__file__))
-    for _ in range(PATIENCE - 1):
-        server.renewal.look()
+    for _ in range(TOLERATED_FAILURES - 1):
+        server.renewal.check()
     assert capsys.readouterr().err == ""
-    server.renewal.look()
+    server.renewal.check()
     errors = capsys.readouterr().err
     start = "server: the certificate was changed, and clients are still shown the one before: "
     assert errors.startswith(f"{start}{used.certificate} with {used.key} cannot be used: ")
     assert len(errors.splitlines()) == 1
-    for _ in range(2 * PATIENCE):
-        server.renewal.look()
+    for _ in range(2 * TOLERATED_FAILURES):
+        server.renewal.check()
     assert capsys.readouterr().err == ""
     assert server.shows() == der(pairs["old"].certificate)
     for file, by in zip(used, pairs["new"], strict=True):
         replaced(file, by)
-    server.renewal.look()
+    server.renewal.check()
     assert server.shows() == der(pairs["new"].certificate)
     assert "new connections are shown" in capsys.readouterr().err
 
@@ -206,16 +206,16 @@ def test_encrypted_key_asks_for_no_password(used: Pair, pairs: dict[str, Pair]) 
 
     server = Server(used)
     used.key.write_bytes(encrypted(pairs["old"].key))
-    server.renewal.look()
+    server.renewal.check()
     assert server.shows() == der(pairs["old"].certificate)
 
 
 def test_files_are_checked_repeatedly(used: Pair, pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renewal, "SECONDS", 0)
+    monkeypatch.setattr(renewal, "CHECK_INTERVAL", 0)
     server = Server(used)
 
     async def look() -> None:
-        looking = asyncio.create_task(keep_looking(server.renewal))
+        looking = asyncio.create_task(keep_checking(server.renewal))
         async with asyncio.timeout(60):
             for name in ("new", "old", "rsa"):
                 for file, by in zip(used, pairs[name], strict=True):

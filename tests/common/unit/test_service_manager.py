@@ -97,7 +97,9 @@ def test_tell_warns_of_a_missing_service_manager(
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
     tell("mptcp-x", "READY=1", "STATUS=well")
-    assert capsys.readouterr().err == "mptcp-x: tell the service manager READY=1: No such file or directory\n"
+    assert (
+        capsys.readouterr().err == "mptcp-x: cannot notify the service manager (READY=1): No such file or directory\n"
+    )
 
 
 def test_tell_sends_its_lines(manager: socket.socket) -> None:

@@ -34,22 +34,22 @@ def test_changed_file_is_read_and_a_wrong_one_keeps_the_old_names(tmp_path: Path
     file.write_text("10.77.1.2 phone\n")
     names = AddressNames(file, warnings.append)
     before = names.version
-    names.look()
+    names.refresh()
     first = names.version
     assert names.names == {"10.77.1.2": "phone"}
     assert first != before
     file.write_text("10.77.1.2\n")
     for _ in range(3):
-        names.look()
+        names.refresh()
     assert (names.names, names.version, len(warnings)) == ({"10.77.1.2": "phone"}, first, 1)
     file.unlink()
     for _ in range(3):
-        names.look()
+        names.refresh()
     assert (names.version, len(warnings)) == (first, 2)
     file.write_text("10.77.1.2 tablet of mine\n")
-    names.look()
+    names.refresh()
     assert names.names == {"10.77.1.2": "tablet"}
     assert names.version != first
     nothing = AddressNames(None)
-    nothing.look()
+    nothing.refresh()
     assert nothing.names == {}

@@ -157,7 +157,7 @@ MUTANTS = {
     ),
     # Host names and requests from other sites.
     "every name is the console's": Mutant(
-        always(Names, "include", True), app.test_request_for_a_foreign_host_name_is_refused, API
+        always(Names, "accepts", True), app.test_request_for_a_foreign_host_name_is_refused, API
     ),
     "another site's page may ask": Mutant(
         always(protection, "_is_from_own_page", True),
@@ -172,10 +172,10 @@ MUTANTS = {
         set_to(protection, "_PUBLIC", re.compile(".*")), app.test_requests_without_the_token_are_refused, API
     ),
     "any token will do": Mutant(
-        always(Token, "is_shown_by", True), app.test_requests_without_the_token_are_refused, API
+        always(Token, "matches", True), app.test_requests_without_the_token_are_refused, API
     ),
     "any token will do in the form": Mutant(
-        always(Token, "is_shown_by", True), app.test_browser_logs_in_by_a_form_and_logs_out
+        always(Token, "matches", True), app.test_browser_logs_in_by_a_form_and_logs_out
     ),
     "the cookie is the token": Mutant(
         always(Token, "cookie", test_application.TOKEN), app.test_browser_logs_in_by_a_form_and_logs_out
@@ -273,7 +273,7 @@ MUTANTS = {
     ),
     # Connections without a request.
     "idle connections stay": Mutant(
-        always(http_bounds.BoundedHttp, "_look", None), test_connections.test_connection_without_a_request_is_ended
+        always(http_bounds.BoundedHttp, "_update_deadline", None), test_connections.test_connection_without_a_request_is_ended
     ),
     "connections have no limit": Mutant(
         always(http_bounds.BoundedHttp, "_make_room", None),

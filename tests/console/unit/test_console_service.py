@@ -23,7 +23,7 @@ def test_console_serves_without_its_service_manager(tmp_path: Path, monkeypatch:
     """Defect: a NOTIFY_SOCKET inherited from another service ended it with the message "certificate None, key None"."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
     with console(tmp_path, tmp_path / "s", reserved_port()) as running:
-        assert "mptcp-console: tell the service manager READY=1: No such file" in running.log.read_text()
+        assert "mptcp-console: cannot notify the service manager (READY=1): No such file" in running.log.read_text()
 
 
 def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:

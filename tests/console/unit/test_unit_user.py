@@ -72,7 +72,7 @@ def test_check_names_a_file_that_only_root_can_read(
     file = settings.parent / name
     file.chmod(0o600)
     assert main(["check", "--config", str(settings)]) == FAILED
-    words = f"the unit, whose group is {GROUP}, cannot read it; chgrp {GROUP} and chmod 0640"
+    words = f"the unit (group {GROUP}) cannot read it; run chgrp {GROUP} and chmod 0640 on it"
     assert capsys.readouterr().err == f"{file}: {words}\n"
 
 

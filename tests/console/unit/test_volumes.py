@@ -80,7 +80,7 @@ def test_volumes_continue_after_a_restart_of_the_console(tmp_path: Path, capsys:
     for damaged in (b"[", b"[]", b'{"pid": 1}', b'{"pid": 1, "before": [[1]], "periods": {}}'):
         (tmp_path / "volumes.json").write_bytes(damaged)
         assert not kept.read().saved()
-        assert "begin anew" in capsys.readouterr().err
+        assert "restart at 0" in capsys.readouterr().err
     assert not KeptVolumes(None).read().saved()
 
 

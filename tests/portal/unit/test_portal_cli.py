@@ -180,7 +180,7 @@ def test_portal_serves_without_its_service_manager(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == f"mptcp-portal: the check page on 127.0.0.1:{port}\n"
-        warning = "mptcp-portal: tell the service manager READY=1: No such file or directory\n"
+        warning = "mptcp-portal: cannot notify the service manager (READY=1): No such file or directory\n"
         assert process.stdout.readline() == warning
         assert not _is_refused(port)
         process.send_signal(signal.SIGTERM)

@@ -71,7 +71,7 @@ def test_check_names_a_file_that_only_root_can_read(
     file = settings.parent / name
     file.chmod(0o600)
     assert main(["check", "--config", str(settings)]) == FAILED
-    words = f"the unit, whose group is {GROUP}, cannot read it; chgrp {GROUP} and chmod 0640"
+    words = f"the unit (group {GROUP}) cannot read it; run chgrp {GROUP} and chmod 0640 on it"
     assert capsys.readouterr().err == f"{file}: {words}\n"
 
 
@@ -81,7 +81,7 @@ def test_check_names_unreadable_settings_without_other_files(
     settings.write_text("check: {squid_user: root}\n")
     settings.chmod(0o600)
     assert main(["check", "--config", str(settings)]) == FAILED
-    assert capsys.readouterr().err.startswith(f"{settings}: the unit, ")
+    assert capsys.readouterr().err.startswith(f"{settings}: the unit (")
 
 
 def test_check_skips_the_credentials_of_systemd(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,11 +35,11 @@ def test_map_value_of_a_socket_limit() -> None:
 
 def test_missing_program_is_a_kernel_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bpf, "PROGRAMS", tmp_path)
-    with pytest.raises(KernelError, match=f"open {tmp_path}/mptcp_thr_all.o, which {tmp_path}/build makes: No such"):
+    with pytest.raises(KernelError, match=f"open {tmp_path}/mptcp_thr_all.o, which {tmp_path}/build builds: No such"):
         Bpf().tcp_iterator("mptcp_thr_all", ProgramConstants(), {})
 
 
 def test_program_of_another_version_is_a_kernel_error() -> None:
     table = Map(-1, "none", 8, 4, 1)
-    with pytest.raises(KernelError, match=r"mptcp_thr_all\.o is of another version; .*/build makes it anew"):
+    with pytest.raises(KernelError, match=r"mptcp_thr_all\.o was built for another version; rebuild it with .*/build"):
         Bpf().tcp_iterator("mptcp_thr_all", ProgramConstants(), {"unknown": table})

@@ -95,7 +95,7 @@ class Kernel:
         run = RunOptions(ctypes.sizeof(RunOptions), frame, ctypes.addressof(out), len(frame), len(out), context)
         run.context_bytes_in, run.repeat = len(context), 1
         run.flags = SUMMED if summed else 0
-        code = self.bpf.library.bpf_prog_test_run_opts(self.programs.codes[program], ctypes.byref(run))
+        code = self.bpf.library.bpf_prog_test_run_opts(self.programs.descriptors[program], ctypes.byref(run))
         if summed and code == -errno.EINVAL:
             pytest.skip("the kernel is too old to try it")
         assert code == 0
@@ -317,6 +317,6 @@ def test_paths_that_swap_addresses_keep_both_entries(kernel: Kernel) -> None:
 def test_map_of_another_size_is_refused() -> None:
     bpf = Bpf()
     table = bpf.array("test_states", STATE_HEAD.size + MOST_PATHS * PATH_STATE.size - 8, 1)
-    with pytest.raises(KernelError, match=r"mptcp_tunnel\.o is of another version; run makes it anew"):
+    with pytest.raises(KernelError, match=r"mptcp_tunnel\.o was built for another version; rebuild it with run"):
         bpf.load(PROGRAMS / "mptcp_tunnel.o", bytes(8204), {"states": table}, Path("./run"))
     bpf.close()

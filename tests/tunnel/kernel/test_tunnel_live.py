@@ -32,7 +32,7 @@ from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import differences, kernel_state
 from mptcp_tunnel.kernel.packets import Receiver, Sender, packet_of
-from mptcp_tunnel.message import Key, Kind, Message, packed
+from mptcp_tunnel.message import Key, Kind, Message, pack
 from mptcp_tunnel.model import End
 from mptcp_tunnel.model import Ends as UdpEnds
 
@@ -507,7 +507,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                         sent[each] += 3 * len(payload)
             for number in range(2000):
                 message = Message(Kind.PROBE, number % 9, time.monotonic_ns(), 1, 1, 1, 1, 0)
-                copier.sendto(packed(message, Key(b"x" * 32)), (PEER, PORT))
+                copier.sendto(pack(message, Key(b"x" * 32)), (PEER, PORT))
                 copier.sendto(b"\xf4\x02" + bytes(number % 1000), (PEER, PORT))
             assert site.exchange(100) >= 98
             for each in sockets:

@@ -110,11 +110,11 @@ def test_estimator_reports_the_share_of_lost_bytes() -> None:
 
 def test_path_counts_as_silent_after_the_limit() -> None:
     link = Link(10e6)
-    assert not PathEstimator().lives(link.now, STEP)
+    assert not PathEstimator().is_alive(link.now, STEP)
     assert link.estimator.heard is not None
-    assert link.estimator.lives(link.estimator.heard + 299 * MS, STEP)
-    assert not link.estimator.lives(link.estimator.heard + 301 * MS, STEP)
-    assert link.estimator.lives(link.estimator.heard + 2 * SECOND, SECOND)
+    assert link.estimator.is_alive(link.estimator.heard + 299 * MS, STEP)
+    assert not link.estimator.is_alive(link.estimator.heard + 301 * MS, STEP)
+    assert link.estimator.is_alive(link.estimator.heard + 2 * SECOND, SECOND)
 
 
 def test_repeated_report_of_an_old_message_keeps_no_path_alive() -> None:
@@ -122,7 +122,7 @@ def test_repeated_report_of_an_old_message_keeps_no_path_alive() -> None:
     estimator = PathEstimator()
     for time in range(1, 40):
         estimator.observe(Sample(time * STEP, STEP // 2, STEP, time * STEP, 0, 0))
-    assert not estimator.lives(39 * STEP, STEP)
+    assert not estimator.is_alive(39 * STEP, STEP)
 
 
 def test_estimator_continues_after_a_restart_of_the_other_end() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_tunnel.message import LARGEST, SIZE, VERSION, Key, Kind, Message, packed, parsed, sender_of
+from mptcp_tunnel.message import LARGEST, SIZE, VERSION, Key, Kind, Message, pack, parse, sender_of
 from mptcp_tunnel.model import MAGIC
 
 KEY, OTHER = Key(b"k" * 32), Key(b"o" * 32)
@@ -26,21 +26,21 @@ MESSAGES = st.builds(
 
 @given(MESSAGES, st.integers(SIZE, LARGEST))
 def test_packed_message_is_parsed_back(message: Message, size: int) -> None:
-    payload = packed(message, KEY, size)
+    payload = pack(message, KEY, size)
     assert len(payload) == size
     assert payload[0] == MAGIC
     assert sender_of(payload) == KEY.identifier
-    assert parsed(payload, KEY) == message
-    assert parsed(payload, OTHER) is None
+    assert parse(payload, KEY) == message
+    assert parse(payload, OTHER) is None
 
 
 @given(MESSAGES, st.data())
 def test_message_with_a_changed_byte_is_rejected(message: Message, data: st.DataObject) -> None:
-    payload = bytearray(packed(message, KEY))
+    payload = bytearray(pack(message, KEY))
     place = data.draw(st.integers(0, len(payload) - 1))
     payload[place] ^= data.draw(st.integers(1, 255))
     changed = bytes(payload)
-    assert sender_of(changed) is None or parsed(changed, KEY) is None
+    assert sender_of(changed) is None or parse(changed, KEY) is None
 
 
 @st.composite
@@ -58,13 +58,13 @@ def test_arbitrary_bytes_are_parsed_or_rejected(payload: bytes) -> None:
     sender = sender_of(payload)
     assert (sender is not None) == (SIZE <= len(payload) <= LARGEST and payload[:2] == bytes([MAGIC, VERSION]))
     if sender is not None:
-        message = parsed(payload, KEY)
+        message = parse(payload, KEY)
         right = payload[-16:] == KEY.code(payload[:-16])
         assert (message is not None) == (right and payload[2] in set(Kind))
         if message is not None:
-            assert packed(message, KEY, len(payload))[:4] == payload[:4]
+            assert pack(message, KEY, len(payload))[:4] == payload[:4]
 
 
 def test_message_does_not_contain_the_key() -> None:
-    assert b"k" * 8 not in packed(Message(Kind.PROBE, 0, 1, 1, 0, 0, 0, 0), KEY)
+    assert b"k" * 8 not in pack(Message(Kind.PROBE, 0, 1, 1, 0, 0, 0, 0), KEY)
     assert KEY.identifier != OTHER.identifier

@@ -255,7 +255,7 @@ def test_size_search_does_not_change_the_delay_of_a_path() -> None:
     for _ in range(300):
         ends.now += PROBE
         sent = [(message, SIZE, 0) for _, message in ends.relay.due(ends.now)]
-        sent += [(message, size, 12) for _, message, size in ends.relay.larger(ends.now)]
+        sent += [(message, size, 12) for _, message, size in ends.relay.size_probes(ends.now)]
         for message, size, longer in sent:
             if size + 28 <= 1440:
                 answer, _ = ends.at_proxy(message, RELAY, (20 + longer) * MS)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from mptcp_tunnel.learning import SECOND
-from mptcp_tunnel.sizes import AGAIN, SIZES, SizeSearch
+from mptcp_tunnel.sizes import SEARCH_INTERVAL, SIZES, SizeSearch
 
 STEP = SECOND // 20
 
@@ -37,9 +37,9 @@ def test_search_notices_a_narrower_path_and_ignores_a_dead_one() -> None:
     sizes = SizeSearch()
     search(sizes, 1500, SECOND)
     assert search(sizes, 1400, 20 * SECOND) == 0, "the size is searched again only later"
-    search(sizes, 0, AGAIN + 20 * SECOND)
+    search(sizes, 0, SEARCH_INTERVAL + 20 * SECOND)
     assert sizes.largest == 1500
-    search(sizes, 1400, AGAIN + 60 * SECOND)
+    search(sizes, 1400, SEARCH_INTERVAL + 60 * SECOND)
     assert sizes.largest == 1400
 
 

@@ -289,7 +289,7 @@ class Bpf(bpf.Bpf):
     def _attach(self) -> None:
         root = _open_cgroup_root()
         try:
-            link = self.made(
+            link = self.register(
                 self.library.bpf_link_create(self._program, root, _ATTACH_SOCK_OPS, None),
                 f"attach the BPF program {self._name} to the root of the cgroup hierarchy",
             )
@@ -312,7 +312,7 @@ class Bpf(bpf.Bpf):
     def tcp_iterator(self, program: str, constants: ProgramConstants, maps: Mapping[str, Map]) -> int:
         """Load a program for :meth:`iterate`. Needs Linux 5.16 with BTF and CAP_PERFMON. Raises KernelError."""
         descriptor = self._load(program, constants, maps)
-        return self.made(
+        return self.register(
             self.library.bpf_link_create(descriptor, 0, _ATTACH_ITERATOR, None), f"attach the BPF program {program}"
         )
 

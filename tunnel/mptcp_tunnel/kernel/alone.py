@@ -25,11 +25,11 @@ _CREDENTIALS = struct.Struct("=iII")
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the network namespace. Raises KernelError if another daemon does."""
+    """Hold the lock of the network namespace. Raises KernelError if another daemon holds it."""
     with socket.socket(socket.AF_UNIX) as held:
         try:
             held.bind(_ADDRESS)
-            held.listen(4096)  # connections are never accepted: others can ask this often
+            held.listen(4096)  # connections are never accepted, so this many processes can ask who holds the lock
         except OSError as error:
             process, user = _holder()
             if user in (0, os.geteuid()):
@@ -39,7 +39,7 @@ def alone() -> Iterator[None]:
 
 
 def _holder() -> tuple[int, int | None]:
-    """Return process and user that listen at the address; no user if none does."""
+    """Return the process and the user that listen at the address; the user is None if nobody listens."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The virtual device, and the routes that direct a tunnel's packets to it. rtnetlink(7).
 
-Names and numbers are fixed, so that a start can remove the objects that a killed daemon left, and make them anew.
+Names and numbers are fixed, so that a starting daemon can remove the objects that a killed one left behind.
 """
 
 from __future__ import annotations
@@ -63,16 +63,17 @@ class Network:
         self._route.close()
 
     def make(self) -> tuple[int, bytes]:
-        """Remove what a killed daemon left, make the device, return its index and MAC address. Raises KernelError."""
+        """Remove the objects that a killed daemon left, create the device, and return its index and MAC address. Raises
+        KernelError."""
         self.remove()
         try:
             self._route.link("add", ifname=DEVICE, kind="veth", peer={"ifname": _PEER_DEVICE}, mtu=MTU)
             index, other = index_of(DEVICE), index_of(_PEER_DEVICE)
             # No ARP: packets are redirected before they need a link-layer address.
             self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
-            # So the kernel splits bundles of packets (UDP GSO) before they reach the other end of the device.
+            # With this, the kernel splits bundles of packets (UDP GSO) before they reach the device's other end.
             self._route.link("set", index=index, gso_max_segs=1)
-            self._settle(index, other)
+            self._set_addresses(index, other)
         except NetlinkError as error:
             raise KernelError(f"make the device {DEVICE}: {reason(error)}") from error
         # The joiner redirects packets from other devices to this one, so any reverse path to their senders must suffice
@@ -81,8 +82,8 @@ class Network:
             Path(f"/proc/sys/net/ipv4/conf/{DEVICE}/rp_filter").write_text("2", encoding="ascii")
         return index, bytes.fromhex(self._attribute(index, "IFLA_ADDRESS").replace(":", ""))
 
-    def lead(self, end: End, port: int) -> None:
-        """Route the UDP packets from *port* to this end to the device. Raises KernelError."""
+    def route_to_device(self, end: End, port: int) -> None:
+        """Route UDP packets that go from *port* to *end* to the device. Raises KernelError."""
         self._rules[end, port] = {
             "family": socket.AF_INET if end.address.version == 4 else socket.AF_INET6,
             "dst": str(end.address),
@@ -102,7 +103,7 @@ class Network:
             if found := self._route.link_lookup(ifname=DEVICE):
                 self._route.link("del", index=found[0])
 
-    def lead_far_ends(self, version: int) -> None:
+    def route_far_ends(self, version: int) -> None:
         """Route the packets to all addresses that represent relays to the device, with one rule. Raises KernelError."""
         base, length = (_FAR_4, 22) if version == 4 else (_FAR_6, 118)
         family = socket.AF_INET if version == 4 else socket.AF_INET6
@@ -110,17 +111,17 @@ class Network:
         self._add(self._rules[version])
 
     def mend(self, index: int) -> None:
-        """Restore rules and routes that other programs removed, as systemd-networkd does. Raises KernelError."""
+        """Restore rules and routes that other programs (such as systemd-networkd) removed. Raises KernelError."""
         if index_of(DEVICE) != index:
             raise KernelError(f"{DEVICE} is another device now")
         try:
-            self._settle(index, index_of(_PEER_DEVICE))
+            self._set_addresses(index, index_of(_PEER_DEVICE))
         except NetlinkError as error:
             raise KernelError(f"mend the device {DEVICE}: {reason(error)}") from error
         for rule in self._rules.values():
             self._add(rule)
 
-    def _settle(self, index: int, other: int) -> None:
+    def _set_addresses(self, index: int, other: int) -> None:
         """Set addresses and routes. Raises NetlinkError."""
         for each in (index, other):
             self._route.link("set", index=each, state="up")
@@ -138,7 +139,7 @@ class Network:
             self._route.rule("add", table=TABLE, priority=PREFERENCE, **rule)
         except NetlinkError as error:
             if error.code != errno.EEXIST:
-                raise KernelError(f"lead packets to {rule['dst']} to {DEVICE}: {reason(error)}") from error
+                raise KernelError(f"route packets to {rule['dst']} to {DEVICE}: {reason(error)}") from error
 
     def _route_to(self, index: int, to: Address | None, source: Address) -> None:
         family = socket.AF_INET if source.version == 4 else socket.AF_INET6

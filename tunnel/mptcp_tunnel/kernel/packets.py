@@ -25,8 +25,8 @@ from mptcp_tunnel.model import MAGIC, End, Ends
 _SOL_PACKET, _PACKET_IGNORE_OUTGOING = 263, 23
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _IP_PKTINFO = 26, 33, 35, 8
 _TIMESPEC = struct.Struct("@ll")
-_BELIEVED: Final = 10_000_000_000
-"""Nanoseconds. If a time stamp says that a message waited longer than this, the wall clock was set meanwhile."""
+_PLAUSIBLE_WAIT: Final = 10_000_000_000
+"""Nanoseconds. If a message seems to have waited longer than this by its time stamp, the wall clock was set."""
 _ETH_P_ALL: Final = 3
 _LARGEST: Final = 2048
 _ANCILLARY: Final = socket.CMSG_SPACE(16)
@@ -61,7 +61,7 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """Messages that come in by one interface."""
+    """Receives the messages that arrive on one interface."""
 
     def __init__(self, interface: str) -> None:
         """Raises KernelError."""
@@ -109,18 +109,20 @@ class Receiver:
 
 
 def _time_of(ancillary: Sequence[tuple[int, int, bytes]], ahead: int, now: int) -> int:
-    """Convert the kernel's stamp to the monotonic clock, which the wall clock is *ahead* of."""
+    """Return the kernel's time stamp in the monotonic clock; *now* without a plausible stamp. *ahead*: wall clock minus
+    monotonic clock, nanoseconds."""
     for _, kind, data in ancillary:
         if kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack(data)
             came: int = seconds * 1_000_000_000 + nanoseconds - ahead
-            if now - _BELIEVED < came <= time.monotonic_ns():
+            if now - _PLAUSIBLE_WAIT < came <= time.monotonic_ns():
                 return came
     return now
 
 
 def parsed_packet(data: bytes) -> Received | None:
-    """Return the UDP payload of an IP packet, with its ends as the receiver sees them; None for anything else."""
+    """Return the UDP payload of an IP packet, with its ends as the receiver sees them; None if *data* is not a whole
+    UDP packet."""
     if len(data) < 28:
         return None
     if data[0] >> 4 == 4:
@@ -149,7 +151,7 @@ def _ends(addresses: bytes, ports: bytes) -> Ends:
 
 
 class Sender:
-    """Messages that leave by one interface."""
+    """Sends messages on one interface."""
 
     def __init__(self, interface: str) -> None:
         """Raises KernelError."""

@@ -68,7 +68,7 @@ def _packed_hop(next_hop: Address) -> bytes:
 
 
 def _packed_path(path: PathState, share: float | None) -> bytes:
-    """*share*: the path's share of the bytes; None: by its rate."""
+    """*share*: the path's fixed share of the bytes; None if its rate decides."""
     byte_time = round((8e9 / path.rate if share is None else 1 / share) * (1 << _BYTE_TIME_SHIFT))
     numbers = path.interface, path.alive, path.class_id, byte_time, path.delay, ROOM, path.queue
     return _PATH.pack(packed_ends(path.outside), _packed_hop(path.next_hop), *numbers)
@@ -78,14 +78,14 @@ class Programs:
     """Both programs, attached to the devices of one network namespace."""
 
     def __init__(self, device: int, address: bytes, ports: Iterable[int]) -> None:
-        """*device*: index of the virtual device; *address*: its MAC address; *ports*: of tunnel programs. Raises
-        KernelError."""
+        """*device*: index of the virtual device; *address*: its MAC address; *ports*: the UDP ports of the tunnel
+        programs. Raises KernelError."""
         self._bpf = Bpf()
         self._route = IPRoute()
         self._device = device
         self._attached: dict[tuple[int, int], str] = {}
         self._counted: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
-        """For each tunnel, the value read last, and the counters in it."""
+        """For each tunnel, the map's value that was read last, and the counters in it."""
         self._places: dict[Ends, tuple[int, int]] = {}
         self._hooks: set[int] = set()
         """Interfaces to which the tunnel added a clsact qdisc."""
@@ -106,7 +106,7 @@ class Programs:
                 "tunnels": self._tunnels,
                 "states": self.states,
             }
-            self.codes = self._bpf.load(
+            self.descriptors = self._bpf.load(
                 PROGRAMS / "mptcp_tunnel.o", _SETTINGS.pack(device, address, bytes(bits)), maps, Path("./run")
             )
         except KernelError:
@@ -129,10 +129,10 @@ class Programs:
         """Attach the splitter to the virtual device. Raises KernelError."""
         (device,) = self._route.get_links(self._device)
         self._attach(self._device, _EGRESS, SPLITTER)
-        self._attach(device.get("link"), _INGRESS, SPLITTER)  # the other end: packets of bundles
+        self._attach(device.get("link"), _INGRESS, SPLITTER)  # the other end gets the packets of bundles
 
     def attach_joiner(self, uplink: int) -> None:
-        """Attach the joiner to an interface, by index. Raises KernelError."""
+        """Attach the joiner to the uplink with this interface index. Raises KernelError."""
         try:
             (link,) = self._route.get_links(uplink)
         except NetlinkError as error:
@@ -167,7 +167,7 @@ class Programs:
         self._bpf.update_batch(self._inside, packed_ends(inside), _NUMBER.pack(number))
 
     def set_outside(self, places: Mapping[Ends, tuple[int, int]]) -> None:
-        """Set the tunnel and path of packets with these ends, for the joiner. Raises KernelError."""
+        """Tell the joiner to which tunnel and path packets with these ends belong. Raises KernelError."""
         keys = b"".join(map(packed_ends, places))
         self._bpf.update_batch(self._outside, keys, b"".join(_PLACE.pack(*place) for place in places.values()))
         self._places |= places
@@ -194,7 +194,7 @@ class Programs:
         return found
 
     def _attach(self, interface: int, parent: int, program: str) -> None:
-        left = program in self._names(interface, parent)  # a killed daemon left it
+        left = program in self._names(interface, parent)  # a killed daemon left the filter attached
         try:
             self._route.tc("add", "clsact", interface)
             self._hooks.add(interface)
@@ -205,7 +205,7 @@ class Programs:
                 self._hooks.add(interface)
                 self._command("del-filter", interface, parent)
         self._command(
-            "add-filter", interface, parent, fd=self.codes[program], name=program, direct_action=True, classid=1
+            "add-filter", interface, parent, fd=self.descriptors[program], name=program, direct_action=True, classid=1
         )
         self._attached[interface, parent] = program
 

@@ -35,7 +35,7 @@ _NFTABLES: Final = f"""\
 """
 _IPTABLES: Final = {"iptables": ("ip", "raw"), "ip6tables": ("ip6", "raw")}
 """For each program, the nftables table that iptables-nft uses."""
-_RULES_OF_CHAIN: Final = re.compile(r"chain (?!PREROUTING\b)|policy \w+;\n\t\t\S")
+_IN_USE: Final = re.compile(r"chain (?!PREROUTING\b)|policy \w+;\n\t\t\S")
 """Matches if the table has another chain, or any rule."""
 _RULE: Final = f"-i {DEVICE} -p udp -j NFQUEUE --queue-num {QUEUE} --queue-bypass".split()
 
@@ -45,15 +45,15 @@ class Resequencer:
 
     def __init__(self) -> None:
         """Raises KernelError."""
-        self._process = _started()
+        self._process = _start()
         self._undo: list[tuple[Sequence[str], str]] = []
         self._rules: list[tuple[Sequence[str], Sequence[str], str]] = []
-        """For each rule: the command that tests whether it exists, the command that makes it, and that command's
+        """For each rule: the command that tests whether it exists, the command that adds it, and that command's
         input."""
         self._made_tables: list[tuple[str, str]] = []
         """Tables of iptables that did not exist before."""
         try:
-            self._lead()
+            self._add_rules()
         except KernelError:
             self.close()
             raise
@@ -65,29 +65,29 @@ class Resequencer:
             with suppress(KernelError):
                 _run(*undo)
         for table in self._made_tables:
-            if not _RULES_OF_CHAIN.search(_listed(table)):
+            if not _IN_USE.search(_listed(table)):
                 with suppress(KernelError):
                     _run(["nft", "delete", "table", *table])
 
     def mend(self) -> bool:
-        """Restore removed rules, and restart the program if it has ended. Return whether it was restarted, because it
-        then has no tunnels. Raises KernelError."""
-        for there, make, text in self._rules:
+        """Restore removed rules, and restart the program if it has ended. Return whether it was restarted: it then
+        knows no tunnels. Raises KernelError."""
+        for exists, make, text in self._rules:
             try:
-                _run(there)
+                _run(exists)
             except KernelError as error:
-                log.warning("packets were not queued any more: %s; they are again", error)
+                log.warning("packets were no longer queued: %s; the rule is restored", error)
                 _run(make, text)
         if self._process.poll() is None:
             return False
         log.warning("the resequencer has ended with %s: started again", self._process.returncode)
         self._end()
-        self._process = _started()
+        self._process = _start()
         return True
 
     def _end(self) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the program has already ended
             self._process.stdin.close()
         try:
             self._process.wait(2)
@@ -95,41 +95,42 @@ class Resequencer:
             self._process.kill()
             self._process.wait()
 
-    def _lead(self) -> None:
-        """Queue packets by nftables, or by iptables if this kernel's nftables has no queues."""
+    def _add_rules(self) -> None:
+        """Queue packets with a rule of nftables, or of iptables if this kernel's nftables has no queues."""
         try:
             _run(["nft", "-f", "-"], _NFTABLES)
             self._undo.append((["nft", "-f", "-"], _NO_TABLE))
-            there = ["nft", "list", "chain", "inet", _TABLE, _CHAIN]
-            self._rules.append((there, ["nft", "-f", "-"], _NFTABLES))
+            exists = ["nft", "list", "chain", "inet", _TABLE, _CHAIN]
+            self._rules.append((exists, ["nft", "-f", "-"], _NFTABLES))
         except KernelError as refused:
             for name, table in _IPTABLES.items():
-                if self._lead_by(name, table):
+                if self._add_iptables_rule(name, table):
                     continue
                 if name == "iptables":
                     raise KernelError(f"queue packets that come by {DEVICE}: {refused}") from refused
                 log.warning("queue IPv6 packets that come by %s: %s; they pass as they come", DEVICE, refused)
 
-    def _lead_by(self, name: str, table: tuple[str, str]) -> bool:
+    def _add_iptables_rule(self, name: str, table: tuple[str, str]) -> bool:
         chain = ["-t", "raw", "-w"]
         before = _listed(table)
         for program in (name, f"{name}-legacy"):
             remove = [program, *chain, "-D", "PREROUTING", *_RULE]
             with suppress(KernelError):
-                _run(remove)  # from a killed daemon
-                before = before if _RULES_OF_CHAIN.search(_listed(table)) else ""
+                _run(remove)  # a killed daemon may have left the rule
+                before = before if _IN_USE.search(_listed(table)) else ""
             with suppress(KernelError):
-                add, there = ([program, *chain, each, "PREROUTING", *_RULE] for each in ("-A", "-C"))
+                add, exists = ([program, *chain, each, "PREROUTING", *_RULE] for each in ("-A", "-C"))
                 _run(add)
                 self._undo.append((remove, ""))
-                self._rules.append((there, add, ""))
+                self._rules.append((exists, add, ""))
                 if not before:
                     self._made_tables.append(table)
                 return True
         return False
 
-    def tell(self, far: End, patience: int) -> None:
-        """Hold packets of the tunnel with that far end for at most *patience* nanoseconds. Raises KernelError."""
+    def set_patience(self, far: End, patience: int) -> None:
+        """Let the program hold packets that come from the far end for at most *patience* nanoseconds. Raises
+        KernelError."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{far.address} {far.port} {patience // 1000}\n")
@@ -138,7 +139,7 @@ class Resequencer:
             raise KernelError(f"the resequencer has ended: {error.strerror}") from error
 
 
-def _started() -> subprocess.Popen[str]:
+def _start() -> subprocess.Popen[str]:
     try:
         return subprocess.Popen([PROGRAM, str(QUEUE)], stdin=subprocess.PIPE, text=True)
     except OSError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Gateways and local addresses, from the kernel. rtnetlink(7).
 
-pyroute2 is not used, because it takes milliseconds per query, and a thousand relays may come at once, each by two or
-three addresses.
+pyroute2 is not used, because it takes milliseconds per query, and a thousand relays may connect at once, each from two
+or three addresses.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class Routes:
         ):
             body += _ATTRIBUTE.pack(4 + len(value), kind) + value
         try:
-            (answer,) = self._ask(_GET_ROUTE, _REQUEST, body)
+            (answer,) = self._query(_GET_ROUTE, _REQUEST, body)
         except OSError as error:
             raise KernelError(f"find a route to {to} from {source}: {error.strerror or error}") from error
         found = dict(_attributes(answer[_ROUTE.size :]))
-        gateway = found.get(_GATEWAY) or found.get(_VIA, b"")[2:]  # RFC 5549: after its family
+        gateway = found.get(_GATEWAY) or found.get(_VIA, b"")[2:]  # RFC 5549: the address follows its family
         return ip_address(gateway) if gateway else to
 
     def addresses(self) -> dict[int, list[Address]]:
         """Return the addresses of each interface, by its index. Raises KernelError."""
         found: dict[int, list[Address]] = {}
         try:
-            answers = self._ask(_GET_ADDRESS, _REQUEST | _DUMP, _INTERFACE_ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
+            answers = self._query(_GET_ADDRESS, _REQUEST | _DUMP, _INTERFACE_ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
         except OSError as error:
             raise KernelError(f"list the addresses: {error.strerror or error}") from error
         for each in answers:
@@ -88,7 +88,7 @@ class Routes:
             raise KernelError(f"{interface} has no address of IPv{to.version}")
         return self.next_hop(to, there[0], index), there[0]
 
-    def _ask(self, kind: int, flags: int, body: bytes) -> list[bytes]:
+    def _query(self, kind: int, flags: int, body: bytes) -> list[bytes]:
         """Return the kernel's answers, without headers. Raises OSError."""
         self._number = self._number % 0xFFFFFFFF + 1
         self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, flags, self._number, 0) + body)

@@ -24,7 +24,9 @@ class Need(NamedTuple):
 
 NEEDS: Final = {
     "device": Need(
-        "virtual devices and rules by port", "packets are led to one", "modprobe veth   # CONFIG_VETH, CONFIG_FIB_RULES"
+        "virtual devices and rules by port",
+        "packets are routed to a virtual device",
+        "modprobe veth   # CONFIG_VETH, CONFIG_FIB_RULES",
     ),
     "programs": Need(
         "BPF programs at clsact",
@@ -33,7 +35,7 @@ NEEDS: Final = {
     ),
     "queue": Need(
         "netfilter queues",
-        "packets wait in one for those before them",
+        "packets wait in a queue until the packets before them have arrived",
         "modprobe -a nfnetlink_queue nft_queue   # or xt_NFQUEUE and iptables; apt install nftables",
     ),
 }
@@ -44,7 +46,7 @@ def missing() -> dict[Need, str]:
     counts as missing."""
     results, refusal = in_fresh_namespace(__name__, ())
     if refusal:
-        return {Need("a trial of the kernel", "what it lacks is not known", "run this as root"): refusal}
+        return {Need("a trial of the kernel", "missing features are not known", "run this as root"): refusal}
     return {NEEDS[feature]: reason for feature, reason in results.items() if reason is not None}
 
 

@@ -21,7 +21,7 @@ static void hold(struct order *order, uint16_t place, uint32_t packet, uint64_t 
     struct held *head = &order->held[HEAD];
 
     order->held[place] =
-        (struct held){.arrived = now, .packet = packet, .there = true, .before = head->before, .after = HEAD};
+        (struct held){.arrived = now, .packet = packet, .in_use = true, .before = head->before, .after = HEAD};
     order->held[head->before].after = place;
     head->before = place;
     order->count++;
@@ -31,7 +31,7 @@ static void drop(struct order *order, struct held *held)
 {
     order->held[held->before].after = held->after;
     order->held[held->after].before = held->before;
-    held->there = false;
+    held->in_use = false;
     order->count--;
 }
 
@@ -47,26 +47,26 @@ static void release_run(struct order *order, release_fn release, void *context)
 {
     struct held *held;
 
-    while ((held = &order->held[order->next % WINDOW])->there) {
+    while ((held = &order->held[order->next % WINDOW])->in_use) {
         drop(order, held);
         advance(order);
         release(context, held->packet);
     }
 }
 
-/* Give up the numbers before the first held packet, and release from there. */
+/* Count the missing numbers before the first held packet as lost, and release the packets that follow. */
 static void skip(struct order *order, release_fn release, void *context)
 {
-    while (order->count && !order->held[order->next % WINDOW].there)
+    while (order->count && !order->held[order->next % WINDOW].in_use)
         advance(order);
     release_run(order, release, context);
 }
 
-/* Return whether each path that carried something lately is past the next number. */
+/* Return whether every recently active path has delivered a later number than the next one to release. */
 static bool is_lost(const struct order *order, uint64_t now)
 {
     for (unsigned path = 0; path < PATHS; path++)
-        if (order->paths[path].seen && now - order->paths[path].seen < LATELY &&
+        if (order->paths[path].seen && now - order->paths[path].seen < ACTIVE_NS &&
             ahead(order->paths[path].newest, order->next) <= 0)
             return false;
     return true;
@@ -78,11 +78,11 @@ void order_take(struct order *order, uint16_t number, unsigned path, uint32_t pa
     int distance = ahead(number, order->next);
     struct held *held;
 
-    if (!order->begun || distance >= WINDOW || distance <= -WINDOW) {
+    if (!order->started || distance >= WINDOW || distance <= -WINDOW) {
         while (order->count)
             skip(order, release, context);
         memset(order->paths, 0, sizeof(order->paths));
-        order->begun = true;
+        order->started = true;
         order->next = number;
         distance = 0;
     }
@@ -91,7 +91,7 @@ void order_take(struct order *order, uint16_t number, unsigned path, uint32_t pa
         order->paths[path].newest = number;
     }
     held = &order->held[number % WINDOW];
-    if (distance < 0 || held->there) { /* late, or a duplicate */
+    if (distance < 0 || held->in_use) { /* late, or a duplicate */
         release(context, packet);
     } else {
         hold(order, number % WINDOW, packet, now);
@@ -104,7 +104,7 @@ void order_take(struct order *order, uint16_t number, unsigned path, uint32_t pa
 uint64_t order_expire(struct order *order, uint64_t now, release_fn release, void *context)
 {
     while (order->count) {
-        /* The packet held longest need not be the next. */
+        /* The packet that was held longest is not always the next one to release. */
         uint64_t first = order->held[order->held[HEAD].after].arrived;
 
         if (now - first < order->patience)

@@ -34,9 +34,9 @@ struct end {
 };
 
 struct flow {
-    struct end end; /* the far one */
-    struct flow *next; /* in its bucket */
-    bool holds; /* it is in holding[] */
+    struct end end; /* the far end */
+    struct flow *next; /* next flow in the same bucket */
+    bool holds; /* this flow is in holding[] */
     struct order order;
 };
 
@@ -140,7 +140,7 @@ static void map_address(struct end *end, const void *address)
     memcpy(end->address + 12, address, 4);
 }
 
-/* Return a UDP packet's number and source; UNORDERED for all others. */
+/* Return a UDP packet's number, and set *source; return UNORDERED for any other packet. */
 static uint16_t number_of(const uint8_t *packet, size_t bytes, struct end *source)
 {
     if (bytes >= 28 && packet[0] == 0x45 && packet[9] == IPPROTO_UDP) {
@@ -176,7 +176,7 @@ static uint64_t expire_all(uint64_t now)
     return due;
 }
 
-/* Take one packet of the queue. */
+/* Take one packet from the queue. */
 static void take(const struct nlmsghdr *message, uint64_t now)
 {
     const struct nlattr *attribute = (const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(sizeof(struct nfgenmsg)));
@@ -250,8 +250,8 @@ static void configure(void)
         fail("configure the queue");
 }
 
-/* Read lines about tunnels; return whether stdin has ended. */
-static bool told(void)
+/* Read lines with tunnels' patience from stdin; return whether stdin has ended. */
+static bool read_patience(void)
 {
     static char line[256];
     static size_t used;
@@ -317,7 +317,7 @@ int main(int count, char **arguments)
             pause = (struct timespec){(time_t)((due - now) / 1000000000), (long)((due - now) % 1000000000)};
         if (ppoll(waits, 2, due ? &pause : NULL, NULL) < 0 && errno != EINTR)
             fail("poll");
-        ended = waits[1].revents && told();
+        ended = waits[1].revents && read_patience();
         now = now_ns();
         if (waits[0].revents) {
             int got = recvmmsg(netlink, messages, BATCH, MSG_DONTWAIT, NULL);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* Splits the UDP packets of a tunnel over paths, and joins them again. mptcp_split runs at the egress of the virtual
- * device to which the tunnel's packets are routed, and for packets of bundles at the ingress of that device's other
- * end. mptcp_join runs at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel program
- * sees them; outside, as they are on a path. */
+ * device to which the tunnel's packets are routed; for the packets of bundles, it runs at the ingress of that device's
+ * other end. mptcp_join runs at the ingress of each uplink. A packet has two pairs of ends: inside, as the tunnel
+ * program sees them; outside, as they are on a path. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -23,15 +23,15 @@ struct headers {
     struct ends ends;
     __u32 network; /* bytes before the IP header */
     __u32 udp;
-    __u32 id; /* of the IPv4 header, or the lower 16 bits of IPv6's flow label; host order */
-    __u16 fragment; /* the field of the IPv4 header; network order */
+    __u32 id; /* identification of the IPv4 header, or the lower 16 bits of IPv6's flow label; host order */
+    __u16 fragment; /* flags and fragment offset of the IPv4 header; network order */
     __u8 incoming; /* the packet comes from the remote end */
     __u8 ipv6;
     __u8 service; /* DSCP and ECN */
     __u8 first; /* first byte of an incoming packet's payload */
 };
 
-/* Read the headers from headers->network on; return whether the packet is UDP and no fragment. */
+/* Read the headers, which begin at headers->network; return whether the packet is UDP and not a fragment. */
 static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *packet, struct headers *headers)
 {
     struct end *from = headers->incoming ? &headers->ends.remote : &headers->ends.local;
@@ -78,7 +78,7 @@ static inline __attribute__((always_inline)) int read_headers(struct __sk_buff *
     return 1;
 }
 
-/* Return what changed words add to a checksum (RFC 1624). */
+/* Return the number to add to a checksum after these words have changed (RFC 1624). */
 static inline __attribute__((always_inline)) __u64 difference(const __u32 *before, const __u32 *after, int words)
 {
     __u64 sum = 0;
@@ -99,8 +99,9 @@ static inline __attribute__((always_inline)) __u32 folded(__u64 sum)
  * number would be joined (RFC 6864).
  *
  * If the device has summed the whole packet (CHECKSUM_COMPLETE), that sum must stay right. IPv4's header checksum
- * compensates for the addresses. IPv6 has none, so storing addresses changes the sum, and l4_csum_replace, told of a
- * pseudo header, changes it back for UDP's. Ports and UDP's checksum compensate for each other. */
+ * compensates for the addresses. IPv6 has none, so storing addresses changes the sum; l4_csum_replace with the flag
+ * BPF_F_PSEUDO_HDR changes it back, because UDP's checksum covers the addresses. Ports and UDP's checksum compensate
+ * for each other. */
 static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packet, const struct headers *headers,
                                                          const struct ends *ends, __u32 id)
 {
@@ -149,7 +150,7 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     }
     if (replace_transport_checksum(packet, checksum, 0, folded(sum), BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0))
         return -1;
-    /* A checksum that the device completes has only the addresses so far. */
+    /* A checksum that the device will complete covers only the addresses so far. */
     if (ports == ports_before)
         return 0;
     return replace_transport_checksum(packet, checksum, ports_before, ports, BPF_F_MARK_MANGLED_0 | 4);
@@ -162,10 +163,11 @@ struct load {
     __u32 light;
 };
 
-/* Choose the path with the least cost in the tunnel's mode. Each path has a virtual queue. In MODE_SPILL a path whose
- * queue has room precedes every one without. The queue is the longer of the virtual one and the last probe's, because
- * rates are never exact; for a light packet the whole delay counts. In MODE_WEIGHTS queues are in bytes / share
- * (start-time fair queueing), so that a path that was dead has nothing to catch up. A copy avoids the path in cb[1]. */
+/* Choose the path with the least cost in the tunnel's mode. Each path has a virtual queue. In MODE_SPILL, a path whose
+ * queue has room is better than any path whose queue is full. The queue is the longer of the virtual queue and the
+ * queue that the last probe found, because rates are never exact; for a light packet the whole delay counts. In
+ * MODE_WEIGHTS, queues are in bytes / share (start-time fair queueing), so that a path that was dead has nothing to
+ * catch up. A copy avoids the path in cb[1]. */
 static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state,
                                                           const struct load *load)
 {
@@ -173,7 +175,7 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
     __u64 least = ~0ULL, least_done = 0;
     __u32 chosen;
 
-    /* In cb[0], because the verifier would follow every value of a variable through the rest. */
+    /* The chosen path is kept in cb[0], because the verifier would follow every value of a variable to the end. */
     load->packet->cb[0] = MOST_PATHS;
     for (__u32 each = 0; each < MOST_PATHS; each++) {
         const struct path *path = &tunnel->paths[each];
@@ -249,7 +251,7 @@ int mptcp_split(struct __sk_buff *packet)
     if (chosen >= MOST_PATHS)
         return TC_ACT_SHOT;
     if (load.light && tunnel->duplicate && (packet->cb[1] & ~(MOST_PATHS - 1)) != COPY) {
-        /* The copy comes here again, and knows which path to avoid. */
+        /* The copy enters this program again; cb[1] tells it which path to avoid. */
         packet->cb[1] = COPY | chosen;
         redirect_clone(packet, settings.device, 0);
         packet->cb[1] = 0;
@@ -285,10 +287,10 @@ static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, 
         return TC_ACT_OK;
     place = map_lookup(&outside, &headers->ends);
     port = NETWORK16(headers->ends.local.port);
-    __asm__("" : "+r"(port)); /* the verifier misses the bound that a byte swap gives */
+    __asm__("" : "+r"(port)); /* the verifier does not see that a swapped number has only 16 bits */
     port &= 0xffff;
     if (headers->first == MAGIC && (place || settings.ports[port / 8] >> port % 8 & 1))
-        return TC_ACT_SHOT; /* a probe or an answer: the daemon has had its copy */
+        return TC_ACT_SHOT; /* a probe or an answer: the daemon's packet socket already has its copy */
     if (!place)
         return TC_ACT_OK;
     chosen = place->path;
@@ -300,7 +302,7 @@ static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, 
     if (!tunnel || !state)
         return TC_ACT_OK;
     if (!tunnel->probed)
-        return TC_ACT_SHOT; /* the daemon has set where it comes from, not yet where it goes */
+        return TC_ACT_SHOT; /* the daemon has set the outside ends of this tunnel, but not yet the inside ends */
     __sync_fetch_and_add(&state->paths[chosen].received_packets, 1);
     __sync_fetch_and_add(&state->paths[chosen].received_bytes, packet->len - headers->network);
     for (int each = 0; each < ETH_ALEN; each++)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* What the programs share with the daemon (kernel/programs.py): maps, and settings from before the load. Structures
- * have no holes, because the daemon packs them field by field. */
+/* Structures that the programs share with the daemon (kernel/programs.py): the values of maps, and the settings that
+ * the daemon writes before it loads the programs. Structures have no holes, because the daemon packs them field by
+ * field. */
 #define SEC(name) __attribute__((section(name), used))
 #define HELPER(number) __attribute__((kernel_helper(BPF_FUNC_##number)))
 #define MAP(name, kind, key_type, value_type)                                                                          \
@@ -20,18 +21,18 @@
 
 #define MOST_PATHS 8
 #define MAGIC 0xf4                /* first byte of probes and answers: neither WireGuard's nor OpenVPN's */
-#define MARK 0x4d540000           /* of joined packets; the path's number is in the lower bits */
-#define COPY 0x4d540000           /* in cb[1] of a copy; the original's path is in the lower bits */
+#define MARK 0x4d540000           /* packet mark of joined packets; the path's number is in the lower bits */
+#define COPY 0x4d540000           /* in cb[1] of a copied packet; the original's path is in the lower bits */
 #define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */
 #define LIGHT 300                 /* bytes with the Ethernet header: a smaller packet is light */
 #define EXPEDITED 0xb8            /* DSCP 46 (RFC 3246) in the type-of-service byte: counts as light */
-#define DONT_FRAGMENT 0x4000      /* in the IPv4 header, beside the fragment's offset */
-#define UNORDERED 0               /* number of a light packet: it waits for no others */
+#define DONT_FRAGMENT 0x4000      /* bit in the IPv4 header's field that also has the fragment's offset */
+#define UNORDERED 0               /* number of a light packet, which never waits for other packets */
 #define NO_ROOM (1ULL << 62)
-#define SILENT 5000000000ULL      /* ns without the daemon, after which every path counts as alive */
+#define SILENT 5000000000ULL      /* ns: if the daemon wrote nothing for this time, every path counts as alive */
 
 enum mode {
-    MODE_SPILL,   /* the path where the packet arrives first; tau bounds what a longer path's delay counts */
+    MODE_SPILL,   /* the path on which the packet arrives first; a longer path's delay counts up to tau */
     MODE_ORDER,   /* the first path whose virtual queue is within tau */
     MODE_WEIGHTS, /* bytes by fixed shares */
     MODE_ONE,     /* the first path that is alive */
@@ -64,11 +65,11 @@ struct redirection {
 struct path {
     struct ends outside;
     struct redirection next;
-    __u32 interface;         /* 0: there is no such path */
+    __u32 interface;         /* index of the uplink; 0: the path does not exist */
     __u32 alive;
     __u32 class; /* HTB class on that interface, major and minor number; 0: the interface's own choice */
     __u64 byte_time; /* ns / 1024 per byte; in MODE_WEIGHTS, 1024 / the path's share */
-    __u64 delay;     /* ns beyond the least delay of a path */
+    __u64 delay;     /* ns in excess of the path with the least delay */
     __u64 room;      /* ns that its virtual queue may hold */
     __u64 queue;     /* ns that the last probe waited on the path, as of tunnel.probed */
 };
@@ -79,7 +80,7 @@ struct tunnel {
     __u64 queue;     /* ns that a path's virtual queue may hold before packets that are not light are dropped; 0: any */
     __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon wrote this */
     __u32 mode;      /* enum mode */
-    __u32 duplicate; /* light packets go by two paths */
+    __u32 duplicate; /* whether light packets are sent on two paths */
     struct path paths[MOST_PATHS];
 };
 
@@ -99,9 +100,9 @@ struct state {
 };
 
 struct settings {
-    __u32 device;     /* the virtual one; joined packets enter its ingress */
+    __u32 device;     /* the virtual device; joined packets enter its ingress */
     __u8 address[8];  /* its MAC address */
-    __u8 ports[1 << 13]; /* bit n: a tunnel program here has port n */
+    __u8 ports[1 << 13]; /* bit n: a tunnel program on this host uses port n */
 };
 const volatile struct settings settings SEC(".rodata.settings") = {0};
 
