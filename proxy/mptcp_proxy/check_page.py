@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The page for clients when ``mptcp-portal`` does not answer for the check page.
 
-Squid takes it for a template, so a percent sign would begin a code. The page polls without reloading itself: a reload
-would take readers back to its beginning (WCAG 2, 2.2.1).
+Squid treats it as a template, in which a percent sign begins a code, so the page has none. The page polls without
+reloading itself, because a reload would take readers back to its beginning (WCAG 2, 2.2.1).
 """
 
 from __future__ import annotations

@@ -98,10 +98,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve in the foreground; SIGHUP reloads, SIGTERM stops")
-    check = commands.add_parser("check", help="tell every mistake in the configuration; start and change nothing")
-    reload = commands.add_parser("reload", help="have the running proxy take its configuration anew, and wait for it")
-    doctor = commands.add_parser("doctor", help="tell what stands between this host and a working proxy")
-    commands.add_parser("build-shim", help="compile the preload libraries, as run does where they are missing")
+    check = commands.add_parser(
+        "check", help="report every mistake in the configuration; nothing is started or changed"
+    )
+    reload = commands.add_parser(
+        "reload", help="make the running proxy reread its configuration, and wait for the result"
+    )
+    doctor = commands.add_parser("doctor", help="find the problems that keep the proxy of this host from working")
+    commands.add_parser("build-shim", help="compile the preload libraries, as run does if they are missing")
     names = " or ".join(each.service_name for each in Role)
     files = " or ".join(str(each.configuration()) for each in Role)
     for command in (run, check, reload, doctor):
@@ -118,14 +122,14 @@ def _parser() -> argparse.ArgumentParser:
             OVERRIDE,
             action="store_true",
             dest="allow_open",
-            help="warn only, where the rules would serve anybody or cannot be judged",
+            help="only warn if the rules would serve anybody, or if they cannot be judged",
         )
     run.add_argument(
         "--congestion-control",
         type=_congestion_control,
         default=DEFAULT_CONGESTION_CONTROL,
         metavar=f"NAME|{KEEP}",
-        help=f"by Multipath TCP (%(default)s); {KEEP}: the host's own",
+        help=f"congestion control by Multipath TCP (%(default)s); {KEEP}: the host's own",
     )
     run.add_argument(
         "--turns",

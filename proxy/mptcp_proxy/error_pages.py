@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pages that people see when Squid has no answer from a site, in place of Squid's own.
+"""The pages that people see when Squid has no answer from a site, in place of Squid's own pages.
 
-They are for ``error_directory`` in squid.conf. Squid takes each file for a template, in which a percent sign begins a
-code: %H the requested host, %c the error's name, %T the time. For each of its names without a file there Squid logs an
-error at each start. So its own templates are added for all other names: of requests that the shipped squid.conf refuses
-anyway, as FTP, and of later versions.
+They are for ``error_directory`` in squid.conf. Squid treats each file as a template, in which a percent sign begins a
+code: %H is the requested host, %c the error's name, %T the time. If the file for one of Squid's error names is missing,
+Squid logs an error at each start. So its own templates are added for all other names: errors of requests that the
+shipped squid.conf refuses anyway, such as FTP, and errors of later versions.
 
-A browser shows such a page only for an address without TLS. If a tunnel (CONNECT) is refused it shows its own.
+A browser shows such a page only for an address without TLS. If a tunnel (CONNECT) is refused, it shows its own page.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
     ),
     "sign-in": (
         "The proxy wants to know who you are",
-        "<p>It asks for a name and a password, and has not got those that it expects.</p>",
+        "<p>It asks for a name and a password, and did not get the right ones.</p>",
         ("Try again, and sign in.", "If you have no password for the proxy, ask whoever runs it."),
         "ERR_CACHE_ACCESS_DENIED ERR_CACHE_MGR_ACCESS_DENIED",
     ),
@@ -116,14 +116,13 @@ _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
     ),
     "busy": (
         "The proxy cannot do this now",
-        "<p>It is about to stop or to start anew, or has too much to do. Neither your device nor the site is at "
-        "fault.</p>",
+        "<p>It is stopping or restarting, or has too much to do. Neither your device nor the site is at fault.</p>",
         ("Try again in a minute.", "If it stays so, tell whoever runs the proxy."),
         "ERR_SHUTTING_DOWN ERR_SOCKET_FAILURE",
     ),
 }
-"""By kind: title, what happened and the likely fault, what to do, Squid's names for it."""
-_OF_A_RELAY: Final = {
+"""By kind of error: title, what happened and the likely cause, what to do, and Squid's names of these errors."""
+_RELAY_PAGES: Final = {
     "no-proxy": (
         "The relay gets no answer from the proxy",
         "<p>You asked for <strong>%H</strong>. The relay in your network, by which you go, hands that to a proxy, and "
@@ -133,7 +132,7 @@ _OF_A_RELAY: Final = {
         f"{_PAGES['no-answer'][3]} {_PAGES['broken-answer'][3]}",
     ),
 }
-"""A relay's replacement for the pages about sites: it contacts none itself."""
+"""A relay's replacement for the pages about sites, because a relay does not contact sites itself."""
 
 
 def error_pages(
@@ -149,7 +148,7 @@ def error_pages(
 
 
 def _ours(check: str, relay: bool) -> Iterator[tuple[str, bytes]]:
-    for kind, (title, what, todo, names) in (*_PAGES.items(), *(_OF_A_RELAY.items() if relay else ())):
+    for kind, (title, what, todo, names) in (*_PAGES.items(), *(_RELAY_PAGES.items() if relay else ())):
         items = "\n".join(f"<li>{each}</li>" for each in todo)
         body = _PAGE.format(kind=kind, title=title, what=what, todo=items, check=check)
         content = (HEAD.format(title=title) + body).encode()

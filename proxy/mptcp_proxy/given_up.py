@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYSCTL = "net.mptcp.blackhole_timeout"
-"""At 0 the kernel never gives up. Writing to this sysctl makes the kernel try Multipath TCP again at once."""
+"""If it is 0, the kernel never gives up. A write to this sysctl makes the kernel try Multipath TCP again at once."""
 TIMES, CONNECTIONS = "MPTcpExtBlackhole", "MPTcpExtMPCapableSYNTXDisabled"
 _NETSTAT = Path("/proc/thread-self/net/netstat")
 
@@ -44,14 +44,14 @@ def given_up() -> GivenUp:
 
 
 class Watch:
-    """Detects whether the kernel has given up at this time."""
+    """Detects whether the kernel has given up Multipath TCP at present."""
 
-    def __init__(self, look: Callable[[], GivenUp] = given_up) -> None:
-        self._look = look
-        self._last = look().connections
+    def __init__(self, read_counts: Callable[[], GivenUp] = given_up) -> None:
+        self._read_counts = read_counts
+        self._last = read_counts().connections
 
     def in_force(self) -> GivenUp | None:
         """Return the counts if a connection was opened by plain TCP for this reason since the last call."""
-        now = self._look()
+        now = self._read_counts()
         before, self._last = self._last, now.connections
         return now if now.connections > before else None

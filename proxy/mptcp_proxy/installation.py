@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Installs a checked configuration, with its lists and pages, in the directory from which Squid reads it.
+"""Installs a checked configuration, with its lists and pages, into the directory from which Squid reads it.
 
 Each file is replaced atomically (rename(2)), so Squid and the preload library read either the old or the new file. All
 files are written before the first is replaced: if a reload fails, a restarting worker must not read a part of it.
@@ -27,14 +27,14 @@ from .places import PORTAL_SETTINGS, SHARED_MEMORY, WORKER_SOCKETS, Places
 
 
 def make_directories(places: Places, checked: Checked) -> None:
-    """Make the missing directories. Squid's user owns those that Squid writes to as that user."""
+    """Create the missing directories. Squid's user owns the directories to which Squid writes as that user."""
     _make(places.runtime, 0o755)
     _make(places.lists, 0o755)
     _make(places.error_pages, 0o755)
     _make(places.logs, 0o750)
     _own(places.logs, checked.effective_user)
     if checked.workers.count > 1:
-        # Make the directory as the distribution does. An existing directory of another Squid is not changed.
+        # Create the directory as the distribution does. A directory of another Squid is not changed.
         _make(WORKER_SOCKETS, 0o755)
         if WORKER_SOCKETS.stat().st_uid == 0:
             _own(WORKER_SOCKETS, checked.effective_user)
@@ -58,8 +58,11 @@ def remove_shared_files(places: Places) -> None:
 
 
 def install(places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, option: bool = False) -> None:
-    """Write the files that Squid and the preload library read at their next start or reload. *workers*: the number of
-    workers that Squid has or will be started with. *option*: whether Squid uses its own option mptcp."""
+    """Write the files that Squid and the preload library read at their next start or reload.
+
+    *workers*: the number of workers that Squid has, or with which it will be started. *option*: whether Squid uses its
+    own option ``mptcp``.
+    """
     ports = (",".join(map(str, checked.ports)) + "\n").encode()
     group = _group(checked.effective_user)
     configuration = checked.rendered(workers, option)
@@ -69,7 +72,7 @@ def install(places: Places, checked: Checked, prefixes: Iterable[Network], worke
         *(
             File(each.copy, each.content, 0o640, group)
             for each in checked.lists
-            if each.content is not None and not _is_there(each, group)
+            if each.content is not None and not _is_installed(each, group)
         ),
         # The file may contain passwords, for example of cache peers: only root and Squid's group may read it.
         File(places.configuration_in_force, configuration, 0o640, group),
@@ -85,8 +88,8 @@ def install(places: Places, checked: Checked, prefixes: Iterable[Network], worke
     _remove_lists(places.lists, before + configuration)
 
 
-def _is_there(wanted: CopiedList, group: int) -> bool:
-    """Tell whether the copy exists. Its content need not be compared: the name is a hash of the content, and the
+def _is_installed(wanted: CopiedList, group: int) -> bool:
+    """Return whether the copy exists. Its content need not be compared: the name is a hash of the content, and only a
     complete file was renamed to it."""
     try:
         found = wanted.copy.lstat()
@@ -170,22 +173,22 @@ def write(path: Path, content: bytes, mode: int) -> None:
 
 
 def write_all(*files: File) -> None:
-    """Replace *files* after all new ones were written to the same directories. Raises OSError; if the new files do not
-    all fit on the disk, no file is replaced."""
-    beside: list[tuple[str, Path]] = []
+    """Write all new files to the directories of *files*, then rename them to *files*. Raises OSError; if the new files
+    do not all fit on the disk, no file is replaced."""
+    new_files: list[tuple[str, Path]] = []
     try:
         for file in files:
             descriptor, name = tempfile.mkstemp(dir=file.path.parent, prefix=f".{file.path.name}-")
-            beside.append((name, file.path))
+            new_files.append((name, file.path))
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(file.content)
                 os.fchown(stream.fileno(), -1, file.group)
                 os.fchmod(stream.fileno(), file.mode)
-        while beside:
-            os.replace(*beside[0])
-            del beside[0]
+        while new_files:
+            os.replace(*new_files[0])
+            del new_files[0]
     finally:
-        for name, _ in beside:
-            # An error here must not hide the original one.
+        for name, _ in new_files:
+            # An error here must not hide the original error.
             with suppress(OSError):
                 os.unlink(name)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Watches Squid's listeners and processes, and logs each problem once.
 
-``serving`` judges the state; this module gathers its input and acts on its results.
+The module ``serving`` judges their state; this module gathers its input and acts on its results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def wanted(listeners: Iterable[Listener], workers: int) -> dict[int, int]:
 
 
 class ListenersWatch:
-    """Watches one Squid that must listen on *listeners*. *processes*: how many processes it has besides the first."""
+    """Watches one Squid that must listen on *listeners*. *processes*: number of its processes, without the first."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class ListenersWatch:
         self._standstill = Standstill()
         self._processes_due = time.monotonic() + INTERVAL
         self._identities: tuple[str, ...] | None = None
-        """Identities of the sockets in the last picture. The picture stays valid while exactly these sockets exist."""
+        """Identities of the sockets in the last picture. The picture is valid as long as exactly these sockets exist.
+        """
         self._picture: Picture | None = None
         self._logged: dict[str, int] = {}
 
@@ -95,13 +96,13 @@ class ListenersWatch:
                 return None
             self._reported.listeners_unseen()
             return BLIND
-        if not self._judge.looked(seen, self._all_there(kids), now):
+        if not self._judge.process(seen, self._all_there(kids), now):
             return None
         self._tell(seen)
         return "; ".join(self._absent(seen))
 
     def all_listen(self, squid: int) -> bool:
-        """Tell whether each worker listens on each port. True also if the listeners cannot be seen."""
+        """Return whether each worker listens on each port; also True if the listeners cannot be seen."""
         seen = self._look_at_listeners({squid, *children(squid)})
         return seen is None or seen.complete
 
@@ -111,7 +112,7 @@ class ListenersWatch:
         self._reported.listeners(Picture(ports, missing=ports))
 
     def deserted(self, squid: int) -> bool:
-        """Tell whether Squid has listened on no port for so long that it should be restarted."""
+        """Return whether Squid has listened on no port for so long that it should be restarted."""
         return self._judge.deserted(self._all_there(children(squid)), time.monotonic())
 
     def _all_there(self, kids: Collection[int]) -> bool:
@@ -154,11 +155,11 @@ class ListenersWatch:
 
     def _look_at_processes(self, kids: Iterable[int]) -> None:
         ran = {pid: so_far for pid in kids if (so_far := run_nanoseconds(pid)) is not None}
-        still = sorted(self._standstill.looked(ran))
+        still = sorted(self._standstill.process(ran))
         names = ", ".join(f"{_name(pid)} (process {pid})" for pid in still)
-        trouble = f"of Squid {names} does not run at all: clients that the kernel gives to it wait" if still else ""
+        trouble = f"Squid's {names} does not run at all: clients that the kernel gives to it wait" if still else ""
         if self._reported.trouble("processes", trouble) and trouble:
-            say(f"{trouble}; kill -KILL {' '.join(map(str, still))} has Squid start it anew", WARNING)
+            say(f"{trouble}; kill -KILL {' '.join(map(str, still))} makes Squid restart it", WARNING)
 
 
 def _name(pid: int) -> str:

@@ -35,7 +35,7 @@ class Listening:
 
 
 def read_listening(text: str) -> Iterator[Listening]:
-    """Parse the output of ``ss -Hltnpi``: for each socket a line, and an indented one with its internal state."""
+    """Parse the output of ``ss -Hltnpi``: for each socket, a line and an indented line with its internal state."""
     for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
         if len(fields) < 4 or fields[0] != "LISTEN":
@@ -53,21 +53,23 @@ def listening_now() -> tuple[Listening, ...]:
 
 
 def listening_if_known() -> tuple[Listening, ...] | None:
-    """Return the listening sockets as ``listening_now``, but None if ss fails: then it is unknown which exist."""
+    """Return the listening sockets; None if ss fails, so that it is unknown which sockets exist."""
     text = ss.printed("-Hltnpi")
     return None if text is None else tuple(read_listening(text))
 
 
 def identities(ports: Collection[int]) -> tuple[str, ...] | None:
-    """Return unique identities of the sockets that listen on *ports*; None if ss fails. This asks only for listening
-    sockets and does not search /proc. With 20,000 sockets of one process that search took 1.5 to 2.4 s on a busy
-    machine; this takes 0.06 to 0.08 s, 0.03 of it to start ss."""
+    """Return unique identities of the sockets that listen on *ports*; None if ss fails.
+
+    With these options, ss lists only listening sockets and does not search /proc. If one process has 20,000 sockets,
+    that search took 1.5 to 2.4 s on a busy machine; without it, ss takes 0.06 to 0.08 s, 0.03 s of it to start.
+    """
     text = ss.printed("-HOltne")
     return None if text is None else tuple(sorted(read_identities(text, ports)))
 
 
 def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
-    """Parse the output of ``ss -HOltne``: each socket's address, and the number that it keeps as long as it exists."""
+    """Yield, from the output of ``ss -HOltne``, each socket's address with the numbers that identify the socket."""
     for line in text.splitlines():
         fields = line.split()
         if len(fields) < 4 or fields[0] != "LISTEN":
@@ -84,18 +86,18 @@ def taken_by(host: str, port: int, sockets: Iterable[Listening]) -> Listening | 
 
 
 def may_be(host: str, socket: Listening) -> bool:
-    """Whether *socket* may belong to a listener on *host*. A name may stand for any address."""
+    """Return whether *socket* may belong to a listener on *host*. A host name may have any address."""
     wanted = host.strip("[]").lower()
     return _address(wanted) is None or _collide(wanted, socket.address.strip("[]").lower())
 
 
 def is_everywhere(host: str) -> bool:
-    """Whether Squid opens *host* for all addresses, IPv4 and IPv6: for no host, and for "[::]"."""
+    """Return whether a listener of Squid on *host* has all addresses, IPv4 and IPv6: *host* is empty or "[::]"."""
     return not host or _address(host.strip("[]")) == IPv6Address(0)
 
 
 def _collide(wanted: str, bound: str) -> bool:
-    """Whether both hosts share an address. *bound* is in the form of ss, without brackets."""
+    """Return whether both hosts share an address. *bound* is in the form of ss, without brackets."""
     if "%" not in wanted:
         bound = bound.partition("%")[0]
     if wanted == bound or bound == "*":

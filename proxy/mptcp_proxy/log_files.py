@@ -19,7 +19,7 @@ from mptcp_common.reasons import reason
 from .reported import say
 
 LIMIT = 16 * 1024 * 1024
-"""Size from which on a log is rotated, bytes."""
+"""Size above which a log is rotated, bytes."""
 KEEP = 4
 """Number of old files that are kept per log."""
 ROOM = 65_536
@@ -35,7 +35,7 @@ class Logs:
         self._failure: str | None = None
 
     def look(self) -> bool:
-        """Rotate, and log a lack of room. True: Squid must reopen its logs."""
+        """Rotate the logs, and log a lack of room. Return whether Squid must reopen its logs."""
         doing = "see how much room the logs have"
         try:
             self._log_lack_of_room(is_full(self._directory))
@@ -61,13 +61,14 @@ class Logs:
 
 
 def is_full(directory: Path) -> bool:
-    """Tell whether *directory* lacks room for log lines of Squid, which does not run as root. Raises OSError."""
+    """Return whether *directory* lacks room for log lines of Squid, which does not run as root. Raises OSError."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize < ROOM
 
 
 def rotate(directory: Path, limit: int = LIMIT, keep: int = KEEP) -> bool:
-    """Rename each ``*.log`` larger than *limit*. True if there was one: Squid must reopen. Raises OSError."""
+    """Rename each ``*.log`` larger than *limit*. Return whether a log was renamed, so that Squid must reopen its logs.
+    Raises OSError."""
     grown = [log for log in sorted(directory.glob("*.log")) if log.stat().st_size > limit]
     if grown:
         # First try to create a file: if Squid could not open its new log, it would have no descriptor to write to.

@@ -16,7 +16,7 @@ class NotedSignals:
     """The signals that have arrived and are not handled yet, oldest first."""
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
-        self._came: list[signal.Signals] = []
+        self._arrived: list[signal.Signals] = []
         self.note(numbers)
 
     def note(self, numbers: Iterable[signal.Signals]) -> None:
@@ -25,17 +25,17 @@ class NotedSignals:
             signal.signal(number, self._add)
 
     def _add(self, number: int, _frame: FrameType | None) -> None:
-        self._came.append(signal.Signals(number))
+        self._arrived.append(signal.Signals(number))
 
     def __bool__(self) -> bool:
-        return bool(self._came)
+        return bool(self._arrived)
 
     def has(self, numbers: Iterable[signal.Signals]) -> bool:
         """Tell whether any signal of *numbers* is pending."""
-        return any(number in self._came for number in numbers)
+        return any(number in self._arrived for number in numbers)
 
     def pop(self) -> signal.Signals:
-        return self._came.pop(0)
+        return self._arrived.pop(0)
 
     def wait(self, seconds: float, wakeup: socket.socket, numbers: Iterable[signal.Signals] = signal.Signals) -> None:
         """Wait for *seconds*, or until a signal of *numbers* is pending. *wakeup* becomes readable at any signal."""

@@ -25,14 +25,14 @@ from .places import Places
 from .reported import say
 
 MOST = 64
-"""Maximum number of entries. So many fit, whatever their length, into the part of the file that the library reads
-(LIST_SIZE in shim/listen/listen.h)."""
+"""Maximum number of entries: the library reads a limited part of the file (LIST_SIZE in shim/listen/listen.h), into
+which these fit even if all have the maximum length."""
 _INTERVAL = 60.0
-"""Seconds between look-ups. Each takes some 400 bytes per name, which is 17 MB a month."""
-_AGAIN = 2.0
+"""Seconds between look-ups. Each look-up takes some 400 bytes per name, which adds up to 17 MB a month."""
+_RETRY_SECONDS = 2.0
 """Seconds until the next look-up while a parent has no address."""
 _LINGER = 6 * 3600.0
-_FIRST = 5.0
+_START_PATIENCE = 5.0
 """Maximum seconds that a start waits for name servers. Connections that Squid opens before an answer are plain TCP."""
 
 
@@ -43,7 +43,7 @@ def goals(host: str, port: int) -> frozenset[str]:
 
 
 def is_address(host: str) -> bool:
-    """Tell whether *host* is an address."""
+    """Return whether *host* is an address."""
     try:
         ip_address(host)
     except ValueError:
@@ -111,11 +111,11 @@ class Follower:
         self._looked = threading.Event()
 
     def start(self, parents: Iterable[Parent]) -> None:
-        """Start, and wait up to _FIRST seconds for the first answers."""
+        """Start, and wait up to _START_PATIENCE seconds for the first answers."""
         self.follow(parents)
         self._write("")
         threading.Thread(target=self._run, name="parents", daemon=True).start()
-        self._looked.wait(_FIRST)
+        self._looked.wait(_START_PATIENCE)
 
     def follow(self, parents: Iterable[Parent]) -> None:
         """Replace the parents."""
@@ -127,10 +127,10 @@ class Follower:
             self._changed.clear()
             self._look()
             self._looked.set()
-            self._changed.wait(_INTERVAL if self._addresses.complete else _AGAIN)
+            self._changed.wait(_INTERVAL if self._addresses.complete else _RETRY_SECONDS)
 
     def _look(self) -> None:
-        # Take parents given by address first: they need no name server, which may not answer for a long time.
+        # Parents that are given by their address come first: they need no name server, which may be slow to answer.
         parents = sorted(self._parents, key=lambda parent: not is_address(parent.host))
         self._addresses.follow(map(str, parents))
         for parent in parents:

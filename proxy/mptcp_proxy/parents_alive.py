@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Asks Squid which parents of a relay answer. This also makes Squid try the parents that do not.
+"""Asks Squid which parents of a relay answer. This also makes Squid try the parents that do not answer.
 
 Squid notices by failed requests that a parent is dead. To notice that it is back, Squid tries a connection, at most
 once a second, whenever the state of the parent is queried (neighborUp and peerProbeConnect in src/neighbors.cc). A
@@ -26,9 +26,9 @@ from .configuration.listeners import Listener, is_loopback
 from .reported import say
 
 INTERVAL, LATER_INTERVAL = 5.0, 30.0
-"""Seconds between requests. The second value applies while a parent is dead and nothing has changed for LONG, because
-with the first value the trials of a silent parent add up to 4 MB a day."""
-LONG = 300.0
+"""Seconds between requests. The second value applies while a parent is dead and nothing has changed for
+UNCHANGED_SECONDS, because with the first value the trials of a silent parent would add up to 4 MB a day."""
+UNCHANGED_SECONDS = 300.0
 _PATIENCE = 5.0
 """Maximum seconds for each step of an answer."""
 _PAGE = "/squid-internal-mgr/server_list"
@@ -36,6 +36,7 @@ _MOST_BYTES = 1 << 20
 _NOT_FOR_US = ("accel", "intercept", "transparent", "tproxy", "require-proxy-header")
 _PARENT = re.compile(r"^Parent +: (?P<name>\S+)$.*?^Status +: (?P<status>\w+)", re.MULTILINE | re.DOTALL)
 ADVICE = 'squid.conf needs "http_access allow localhost manager" first, and a port that is open on 127.0.0.1'
+NO_PORT = "none of its ports accepts the query"
 
 
 class Refused(Exception):
@@ -43,17 +44,17 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class QueryAddress:
     """The address of the listener at which Squid is asked."""
 
     host: str
     port: int
 
 
-def where(listeners: Iterable[Listener]) -> Where | None:
+def query_address(listeners: Iterable[Listener]) -> QueryAddress | None:
     """Return the address at which to ask, on loopback if possible; None if no listener accepts the request."""
     found = [
-        Where(_loopback(each.host), each.port)
+        QueryAddress(_loopback(each.host), each.port)
         for each in listeners
         if each.statement.directive == "http_port" and not any(option in _NOT_FOR_US for option in each.options)
     ]
@@ -72,7 +73,7 @@ def _loopback(host: str) -> str:
     return "127.0.0.1" if address.version == 4 else "::1"
 
 
-def ask(place: Where) -> str:
+def ask(place: QueryAddress) -> str:
     """Return Squid's page of parents. Raises OSError if Squid does not answer, Refused if it refuses."""
     connection = http.client.HTTPConnection(place.host, place.port, timeout=_PATIENCE)
     try:
@@ -115,15 +116,15 @@ def summary(states: Mapping[str, bool]) -> str:
 class ParentsWatch:
     """Asks repeatedly and logs changes, in a daemon thread."""
 
-    def __init__(self, question: Callable[[Where], str] = ask, clock: Callable[[], float] = time.monotonic) -> None:
-        self._question = question
+    def __init__(self, query: Callable[[QueryAddress], str] = ask, clock: Callable[[], float] = time.monotonic) -> None:
+        self._query = query
         self._clock = clock
         self._changed = clock()
-        self._where: Where | None = None
+        self._address: QueryAddress | None = None
         self._states: dict[str, bool] = {}
         self._refused = ""
         self.summary = ""
-        """Summary of the last answer. Another thread reads it."""
+        """Summary of Squid's last answer. Another thread reads it."""
 
     def start(self, listeners: Iterable[Listener]) -> None:
         self.follow(listeners)
@@ -131,7 +132,7 @@ class ParentsWatch:
 
     def follow(self, listeners: Iterable[Listener]) -> None:
         """Ask at these listeners from now on."""
-        self._where = where(listeners)
+        self._address = query_address(listeners)
 
     def _run(self) -> None:
         while True:
@@ -141,16 +142,16 @@ class ParentsWatch:
     @property
     def pause(self) -> float:
         """Seconds until the next request."""
-        waits = not all(self._states.values()) and self._clock() - self._changed >= LONG
+        waits = not all(self._states.values()) and self._clock() - self._changed >= UNCHANGED_SECONDS
         return LATER_INTERVAL if waits else INTERVAL
 
     def look(self) -> None:
         """Ask once."""
-        if self._where is None:
-            self._say_refusal("no port of its takes the question")
+        if self._address is None:
+            self._say_refusal(NO_PORT)
             return
         try:
-            states = read_parents(self._question(self._where))
+            states = read_parents(self._query(self._address))
         except OSError:
             return  # Squid is starting, ending or reconfiguring; the supervisor checks whether it is alive
         except Refused as error:
@@ -173,17 +174,17 @@ class ParentsWatch:
         if why != self._refused:
             self._refused = why
             say(
-                f"Squid does not tell which parents answer ({why}): one that is dead is found to be back by a request,"
-                f" which is refused or handed to another; {ADVICE}",
+                f"Squid does not tell which parents answer ({why}): only a client's request shows that a dead parent"
+                f" is back, and that request is refused or sent to another parent; {ADVICE}",
                 WARNING,
             )
 
 
 def states_now(listeners: Iterable[Listener]) -> tuple[dict[str, bool], str]:
-    """Ask once. Return the known states, or none and the reason."""
-    place = where(listeners)
+    """Ask once. Return the known states, and an empty text; or no states, and the reason."""
+    place = query_address(listeners)
     if place is None:
-        return {}, "no port of its takes the question"
+        return {}, NO_PORT
     try:
         return read_parents(ask(place)), ""
     except OSError as error:

@@ -10,8 +10,8 @@ kid that has no handler for it yet. So a signal is held back until
 - for SIGHUP, each worker listens. If a worker must reconfigure before its event loop has begun but after it has opened
   its sockets, it dies ("check failed: NHttpSockets > 0"), in 5.7 and in the source of August 2026.
 
-A stop is held back only for a limited time. The same holds for a signal while a kid is missing that Squid no longer
-starts because it ended too often, or while a port is missing that Squid cannot open.
+A stop is held back only for a limited time. So is a signal that waits for a kid that Squid no longer starts because it
+ended too often, or for a port that Squid cannot open.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ LISTENERS_PATIENCE = 10.0
 
 
 class _Wait:
-    """Waits for a condition, at most *seconds* from the time when it was first not met."""
+    """Waits for a condition, at most *seconds* from the first time at which it was not met."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._missing_since: float | None = None
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         self._missing_since = None
 
-    def is_over(self, there: bool, now: float) -> bool:
-        if there:
+    def is_over(self, condition: bool, now: float) -> bool:
+        if condition:
             self._missing_since = None
             return True
         if self._missing_since is None:
@@ -51,8 +51,9 @@ class _Wait:
 
 
 class PendingSignals:
-    """Pending signals of one Squid with *kids* processes besides its first. Times are seconds of a monotonic clock.
-    *all_listen* gets the PID of Squid's first process, and tells whether this Squid has all its listeners."""
+    """The pending signals for one Squid, which has *kids* processes in addition to its first process. Times are seconds
+    of a monotonic clock. *all_listen* takes the PID of the first process, and returns whether this Squid has all its
+    listeners."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class PendingSignals:
         it, but only when no kid that caught it is alive: a second signal would abort the transfers of that kid."""
         self._stop_at_latest: float | None = None
         """Deadline at which Squid gets the stop signal even if it is not ready; None if no stop was requested."""
-        self._for_kids = _Wait(KIDS_PATIENCE)
-        self._for_listeners = _Wait(LISTENERS_PATIENCE)
+        self._kids_wait = _Wait(KIDS_PATIENCE)
+        self._listeners_wait = _Wait(LISTENERS_PATIENCE)
 
     @property
     def stopping(self) -> bool:
@@ -103,10 +104,10 @@ class PendingSignals:
             self._pending.discard(signal.SIGTERM)
 
     def due(self, squid: int, now: float) -> Iterator[signal.Signals]:
-        """Yield the signals to send to the first process, number *squid*, now."""
+        """Yield the signals to send now to Squid's first process, whose PID is *squid*."""
         if not self._pending:
-            self._for_kids.begin_anew()
-            self._for_listeners.begin_anew()
+            self._kids_wait.restart()
+            self._listeners_wait.restart()
             return
         kids = self._children(squid)
         complete = self._complete(squid, kids, now)
@@ -114,7 +115,7 @@ class PendingSignals:
         for number in sorted(self._pending):
             caught = self._sent_early.get(number, frozenset())
             ready = complete and caught.isdisjoint(kids) and all(self._catches(pid, number) for pid in (squid, *kids))
-            if ready and (number != signal.SIGHUP or self._for_listeners.is_over(self._all_listen(squid), now)):
+            if ready and (number != signal.SIGHUP or self._listeners_wait.is_over(self._all_listen(squid), now)):
                 self._pending.discard(number)
             elif late and number in STOP and number not in self._sent_early:
                 self._sent_early[number] = frozenset(
@@ -130,4 +131,4 @@ class PendingSignals:
     def _complete(self, squid: int, kids: tuple[int, ...], now: float) -> bool:
         if not kids or not all(self._has_begun(squid, kid) for kid in kids):
             return False
-        return self._for_kids.is_over(len(kids) >= self._kids, now)
+        return self._kids_wait.is_over(len(kids) >= self._kids, now)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The files and directories of one instance of the proxy, all derived from its service name.
 
-Squid's ``-n NAME`` names the instance and goes into the names of its shared memory and sockets. So two instances, or
-one and a distribution's Squid ("squid"), never meet. In squid.conf it is ``${service_name}``.
+Squid's ``-n NAME`` names the instance and is part of the names of its shared memory and sockets. So two instances, or
+an instance and the distribution's Squid ("squid"), never use the same objects. In squid.conf the name is
+``${service_name}``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ CONFIGURATIONS = Path("/etc/mptcp-proxy")
 PORTAL_SETTINGS = Path("/etc/mptcp-portal/portal.yaml")
 """Settings of ``mptcp-portal``, which does not run without them."""
 WORKER_SOCKETS = Path("/var/run/squid")
-"""Where the workers of a Squid meet: compiled into Squid; the sockets' names contain the service name."""
+"""Directory of the sockets by which Squid's workers communicate. The path is compiled into Squid; the sockets' names
+contain the service name."""
 SHARED_MEMORY = Path("/dev/shm")
 """POSIX shared memory (shm_overview(7))."""
 _CHECKOUT_CONFIGURATIONS = Path(__file__).resolve().parents[2] / "conf"
@@ -31,7 +33,7 @@ _SERVICE_NAME = re.compile(r"[A-Za-z0-9]{1,32}")
 
 
 class Role(enum.Enum):
-    """The side on which Squid speaks Multipath TCP."""
+    """The side on which Squid uses Multipath TCP."""
 
     PROXY = "proxy"
     """Towards clients: its listeners."""
@@ -122,12 +124,12 @@ class Places:
 
     @property
     def reloads(self) -> Path:
-        """The last reload's outcome, by the supervisor."""
+        """The outcome of the last reload, written by the supervisor."""
         return self.runtime / "reloads.json"
 
     @property
     def reload_lock(self) -> Path:
-        """Locked by the one command that waits for a reload."""
+        """Lock file of the command that waits for a reload; only one command may wait."""
         return self.runtime / "reload.lock"
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A problem in words for people: the place, what is wrong, and what is allowed instead."""
+"""A problem as a message for the operator: the place, what is wrong, and what is allowed instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECRET = re.compile(r"(\w*(?:login|passw|secret)\w*=|\bcachemgr_passwd\s+)\S+",
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake. A warning refuses nothing."""
+    """One mistake in a configuration. A warning does not make the configuration unusable."""
 
     text: str
     file: str = ""
@@ -38,7 +38,7 @@ def _shown(character: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return *text*, perhaps statements of a squid.conf, without passwords: others read the logs."""
+    """Return *text*, which may contain statements of a squid.conf, without passwords, because others read the logs."""
     return _SECRET.sub(r"\1…", text)
 
 

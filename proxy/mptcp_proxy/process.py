@@ -59,7 +59,7 @@ def run_nanoseconds(pid: int) -> int | None:
 
 
 def catches(pid: int, signal_number: int) -> bool:
-    """Tell whether the process has a handler for the signal, so that the signal will not end it."""
+    """Return whether the process has a handler for the signal, so that the signal will not end it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -22,13 +22,13 @@ from mptcp_common.reasons import reason
 from .places import Places
 from .process import started
 
-SECONDS = 120.0
-"""Longest wait for a reload: Squid may take a minute to read its file (``squid.Squid.parse``)."""
+PATIENCE_SECONDS = 120.0
+"""Maximum wait for a reload: Squid may take a minute to read its file (``squid.Squid.parse``)."""
 _PAUSE = 0.1
 
 
 class ReloadError(Exception):
-    """The reload was refused, no supervisor runs, or Squid was not seen to listen after it."""
+    """The reload was refused, no supervisor runs, or it is unknown whether Squid listened after the reload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def reload(places: Places) -> None:
 def _locked(lock: Path) -> Iterator[None]:
     """Lock out other commands that wait for a reload, so that the next outcome belongs to this one. Raises
     ReloadError."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         # Only the owner may open the lock file, because any process that can read a file can lock it.
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -90,7 +90,7 @@ def _locked(lock: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise ReloadError(f"another reload has not ended within {SECONDS:g} s") from None
+                    raise ReloadError(f"another reload has not ended within {PATIENCE_SECONDS:g} s") from None
             time.sleep(_PAUSE)
         yield
     finally:
@@ -98,7 +98,7 @@ def _locked(lock: Path) -> Iterator[None]:
 
 
 def _reload(places: Places) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     before = read_outcome(places.reloads)
     if before is None:
         raise ReloadError("the proxy has ended")
@@ -113,7 +113,7 @@ def _reload(places: Places) -> None:
         if now.count > before.count:
             break
         if time.monotonic() > deadline:
-            raise ReloadError(f"process {before.pid} has not reloaded within {SECONDS:g} s")
+            raise ReloadError(f"process {before.pid} has not reloaded within {PATIENCE_SECONDS:g} s")
         time.sleep(_PAUSE)
     if now.refused:
         raise ReloadError(f"reload refused, the old settings stay in force: {now.refused}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Judges whether Squid listens as it should. Pure: times are arguments, in seconds of one clock.
 
-Squid stops restarting a worker that ends again and again within seconds. The other workers, or only the coordinator,
-continue, so that Squid may run without any listener. Therefore the checks go on as long as Squid runs.
+Squid stops restarting a worker that repeatedly ends within seconds. The other workers, or only the coordinator,
+continue, so Squid may run without any listener. Therefore the checks go on as long as Squid runs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .listening import Listening, may_be
 
 INTERVAL: Final = 10.0
 """Seconds between checks while the state does not change."""
-SOON: Final = 1.0
+PROBLEM_INTERVAL: Final = 1.0
 """Seconds between checks while a problem exists that is not reported yet."""
-CHANGING: Final = 30.0
+CHANGE_SECONDS: Final = 30.0
 """Seconds that Squid gets to open its ports after a start or a reload."""
-PASSING: Final = 5.0
+TOLERATED_SECONDS: Final = 5.0
 """A problem is not reported until it has lasted this long, because Squid restarts a worker within this time."""
-DESERTED: Final = 15.0
+WITHOUT_PROCESSES_SECONDS: Final = 15.0
 """Maximum time without any listener if Squid lacks processes. Squid normally restarts them sooner."""
-UNOPENED: Final = 120.0
+WITHOUT_LISTENERS_SECONDS: Final = 120.0
 """Maximum time without any listener if Squid has all processes, never listened, or was just asked to reload. Reading
 its configuration may take a minute."""
 
@@ -81,7 +81,7 @@ class Judge:
     def __init__(self, now: float) -> None:
         self.due = now
         self._reported: Picture | None = None
-        self._changing_until = now + CHANGING
+        self._changing_until = now + CHANGE_SECONDS
         self._reloading_until = now
         """If Squid stops listening before this time, the cause may be a reload."""
         self._wrong_since: float | None = now
@@ -90,50 +90,50 @@ class Judge:
 
     def expect_change(self, now: float) -> None:
         """Expect Squid to replace its listeners. The next picture is reported, changed or not."""
-        self.due = now + SOON
+        self.due = now + PROBLEM_INTERVAL
         self._reported = None
-        self._wrong_since, self._changing_until = now, now + CHANGING
+        self._wrong_since, self._changing_until = now, now + CHANGE_SECONDS
         self._reloading_until = self._changing_until
 
-    def looked(self, seen: Picture, all_there: bool, now: float) -> bool:
-        """Process the picture *seen*, and tell whether to report it. *all_there*: as in ``deserted``."""
+    def process(self, seen: Picture, all_there: bool, now: float) -> bool:
+        """Process the picture *seen*, and return whether to report it. *all_there*: as in ``deserted``."""
         if seen.served:
             self.ever_served, self._unserved_since = True, None
         elif self._unserved_since is None:
             self._unserved_since = now
-        self.due = now + (INTERVAL if seen.served else SOON)
+        self.due = now + (INTERVAL if seen.served else PROBLEM_INTERVAL)
         if seen == self._reported:
             self._wrong_since = None
             return False
         if not seen.complete:
             if self._wrong_since is None:
                 self._wrong_since = now
-            if now < self._patient_until(self._wrong_since, all_there):
-                self.due = now + SOON
+            if now < self._tolerated_until(self._wrong_since, all_there):
+                self.due = now + PROBLEM_INTERVAL
                 return False
         self._wrong_since = None
         self._reported = seen
         return True
 
     def blind(self, now: float) -> bool:
-        """Note that the listeners could not be seen. Tell whether the time for a start or reload has passed. The time
-        without listeners starts again, because a failure of ss must not end a healthy Squid."""
+        """Record that the listeners could not be seen. Return whether the time for a start or reload has passed. The
+        time without listeners starts again, because a failure of ss must not end a healthy Squid."""
         self._unserved_since = None
         self.due = now + INTERVAL
         return now >= self._changing_until
 
-    def _patient_until(self, since: float, all_there: bool) -> float:
+    def _tolerated_until(self, since: float, all_there: bool) -> float:
         """Return the time until which a problem that began at *since* is not reported."""
-        passing = since + PASSING
+        passing = since + TOLERATED_SECONDS
         return max(passing, self._changing_until) if all_there or not self.ever_served else passing
 
     def deserted(self, all_there: bool, now: float) -> bool:
-        """Tell whether Squid has listened on no port for so long that only a restart helps. *all_there*: whether Squid
-        has all its processes."""
+        """Return whether Squid has listened on no port for so long that only a restart helps. *all_there*: whether
+        Squid has all its processes."""
         if self._unserved_since is None:
             return False
         reading = all_there or not self.ever_served or self._unserved_since < self._reloading_until
-        return now - self._unserved_since >= (UNOPENED if reading else DESERTED)
+        return now - self._unserved_since >= (WITHOUT_LISTENERS_SECONDS if reading else WITHOUT_PROCESSES_SECONDS)
 
 
 class Standstill:
@@ -147,7 +147,7 @@ class Standstill:
         self._ran: dict[int, tuple[int, int]] = {}
         """For each process, its run time in nanoseconds, and the number of checks that saw this value."""
 
-    def looked(self, ran: Mapping[int, int]) -> frozenset[int]:
+    def process(self, ran: Mapping[int, int]) -> frozenset[int]:
         """Process the total run time of each process, in nanoseconds. Return the processes that stand still."""
         before = self._ran
         self._ran = {

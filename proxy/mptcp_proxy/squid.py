@@ -93,9 +93,9 @@ def installed() -> Squid | None:
 
 
 def _knows_multipath(path: str) -> bool:
-    """Tell whether Squid knows the option, by a test run. The version does not suffice, because a distribution may add
-    the option. A program that does not contain the word is not run, because Squid reports an unknown option to syslog
-    as an alert."""
+    """Return whether Squid knows the option ``mptcp``, by a test run. The version does not show it, because a
+    distribution may add the option. A program that does not contain the word is not run, because Squid reports an
+    unknown option to syslog as an alert."""
     command = [path, "-f", "/dev/stdin", "-k", "parse"]
     try:
         if b"mptcp" not in Path(path).read_bytes():

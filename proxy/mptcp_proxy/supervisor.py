@@ -2,12 +2,12 @@
 """``mptcp-proxy run``: starts Squid with the preload libraries, and protects it from bad configurations.
 
 Squid needs a supervisor because, on SIGHUP, it closes its listeners, reads its file, and exits if the file is bad. The
-supervisor checks the file first, refuses a bad one, and keeps the old settings in force. Squid reads the checked copy,
-so a worker that Squid restarts meanwhile never reads the operator's half-edited file.
+supervisor checks the file first, refuses a bad file, and keeps the old settings in force. Squid reads the checked copy,
+so a worker that Squid restarts never reads a file that the operator is editing.
 
 Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads.
 
-The exit status is Squid's, with two exceptions. It is 0 if the stop came while Squid was starting or after Squid had
+The exit status is Squid's, with two exceptions. It is 0 if the stop arrived while Squid was starting or after Squid had
 ended. It is never 0 if Squid ended by itself. For a bad configuration, ``mptcp_common.exit_status`` defines the status;
 if the only problem is that no name server answers, the status makes systemd try again.
 """
@@ -57,7 +57,7 @@ _LOG_INTERVAL = 10.0
 """Seconds between two checks of the logs."""
 _STOPPED_WHILE_STARTING = (1, *(128 + number for number in STOP))
 """Exit statuses of a Squid that was stopped while it or a worker was still starting. They do not count as a failure."""
-_REST = 15.0
+_PAUSE_BEFORE_EXIT = 15.0
 """Seconds to wait before the exit after Squid has failed. So five failed starts take longer than a minute, which is the
 start limit interval in the project's units."""
 _READY_INTERVAL = 0.1
@@ -100,16 +100,16 @@ def run(
     # Handle SIGTERM: by default it would leave a check's temporary files behind.
     signals.note((signal.SIGTERM,))
 
-    def look(is_unwanted: Callable[[], bool]) -> Checked:
+    def check_file(is_unwanted: Callable[[], bool]) -> Checked:
         return check(
             configuration, places.service_name, squid, role=role, allow_open=allow_open, is_unwanted=is_unwanted
         )
 
     try:
-        checked = look(partial(signals.has, STOP))
+        checked = check_file(partial(signals.has, STOP))
         problems = checked.problems if checked.errors else (*checked.problems, *obstacles(places, checked))
     except UnwantedError:
-        say("told to stop: it is not started")
+        say("a stop was requested: Squid is not started")
         return DONE
     except TROUBLE as error:
         say(f"cannot check {configuration}: {reason(error)}", ERROR)
@@ -124,21 +124,21 @@ def run(
         return FAILED
     try:
         make_directories(places, checked)
-        # Remove files of these names, even if another user made them, because they would keep Squid from starting.
+        # Files of these names would keep Squid from starting, even if another user created them.
         remove_shared_files(places)
         names = shim.needed(shim.left_out(turns, without))
         libraries = [install_library(places, shim.library(name)) for name in names]
         prefixes = local_prefixes()
         option = by_option(squid, role)
         install(places, checked, prefixes, checked.workers.count, option)
-        # Make a new file at each start, because a leftover process of an earlier Squid may still count in the old one.
+        # Create a new file at each start, because a process of an earlier Squid may still count in the old file.
         write(places.counters, library_counters.NONE, 0o644)
     except shim.ShimError as error:
         say(error, ERROR)
         return FAILED
     except TROUBLE as error:
         denied = isinstance(error, PermissionError) and os.geteuid() != 0
-        hint = "; the proxy is to be started by root" if denied else ""
+        hint = "; the proxy must be started by root" if denied else ""
         say(f"cannot start: {reason(error)}{hint}", ERROR)
         return FAILED
     if congestion_control is not None:
@@ -146,7 +146,7 @@ def run(
     # Free the lists, which may be long: Squid has its copies now.
     checked = replace(checked, lists=())
     environment = _environment(libraries, places, role, congestion_control, turns, without)
-    supervisor = _Supervisor(configuration, places, squid, look, checked, prefixes, signals, role, option)
+    supervisor = _Supervisor(configuration, places, squid, check_file, checked, prefixes, signals, role, option)
     return supervisor.serve(environment)
 
 
@@ -155,16 +155,16 @@ def _refused(checked: Checked, signals: NotedSignals, began: float) -> int:
     if not all(map(waits_for_names, checked.errors)):
         return CONFIGURATION
     signals.note(STOP)
-    rest = max(0.0, began + _REST - time.monotonic())
-    say(f"no name server answers: the end waits for {rest:.0f} s, and a new start may find one")
+    rest = max(0.0, began + _PAUSE_BEFORE_EXIT - time.monotonic())
+    say(f"no name server answers: this program ends in {rest:.0f} s, and a restart may find a name server")
     with wakeup_socket() as wakeup:
         signals.wait(rest, wakeup, STOP)
     return 0 if signals.has(STOP) else FAILED
 
 
 def by_option(squid: Squid, role: Role) -> bool:
-    """Tell whether Squid itself opens its listeners for Multipath TCP. Then the preload library does not replace the
-    listeners, but still sets their congestion control and has all its other effects. A relay's listeners are plain
+    """Return whether Squid itself opens its listeners for Multipath TCP. If so, the preload library does not replace
+    the listeners, but still sets their congestion control and has all its other effects. A relay's listeners use plain
     TCP."""
     return squid.multipath and role is Role.PROXY
 
@@ -211,7 +211,7 @@ class _Supervisor:
         configuration: Path,
         places: Places,
         squid: Squid,
-        look: Callable[[Callable[[], bool]], Checked],
+        check_file: Callable[[Callable[[], bool]], Checked],
         checked: Checked,
         prefixes: frozenset[Network],
         signals: NotedSignals,
@@ -221,7 +221,7 @@ class _Supervisor:
         self._configuration = configuration
         self._places = places
         self._squid = squid
-        self._check = look
+        self._check = check_file
         self._parents = checked.parents
         self._listening_on = checked.listeners
         """The listeners of the configuration that Squid has read or will read next."""
@@ -281,13 +281,13 @@ class _Supervisor:
                 self._addresses.end()
                 end_all_children()
                 self._tidy()
-            return FAILED if self._deserted else self._epilogue(process.returncode, wakeup)
+            return FAILED if self._deserted else self._exit_status(process.returncode, wakeup)
 
     def _tidy(self) -> None:
         try:
             remove_shared_files(self._places)
         except OSError as error:
-            say(f"what Squid's workers shared stays behind: {reason(error)}", WARNING)
+            say(f"cannot remove the files that Squid's workers shared: {reason(error)}", WARNING)
 
     def _command(self) -> list[str]:
         # -d0: Squid also prints fatal messages to stderr, and keeps stderr open for the preload libraries.
@@ -305,14 +305,14 @@ class _Supervisor:
         return max(0.0, min(each for each in due if each is not None) - time.monotonic())
 
     def _act_on_signals(self, process: subprocess.Popen[bytes]) -> None:
-        came = set()
+        arrived = set()
         while self._signals:
-            came.add(self._signals.pop())
+            arrived.add(self._signals.pop())
         for number in STOP:
-            if number in came:
+            if number in arrived:
                 self._pending.stop(number, time.monotonic())
-        # Reload once for all SIGHUPs that came, because a check may take long.
-        if signal.SIGHUP in came and not self._pending.stopping:
+        # Reload once for all SIGHUPs that arrived, because a check may take long.
+        if signal.SIGHUP in arrived and not self._pending.stopping:
             self._reload(process)
 
     def _is_unwanted(self, process: subprocess.Popen[bytes]) -> bool:
@@ -335,8 +335,8 @@ class _Supervisor:
             make_directories(self._places, checked)
             install(self._places, checked, prefixes, self._workers.count, self._option)
         except UnwantedError:
-            why = "Squid is to stop, or has ended"
-            say(f"reload broken off: {why}")
+            why = "Squid is stopping, or has ended"
+            say(f"reload aborted: {why}")
             self._reported.reload_ends(why)
             return
         except TROUBLE as error:
@@ -372,7 +372,7 @@ class _Supervisor:
         else:
             if self._addresses.look():
                 self._pending.add(signal.SIGHUP)
-            self._look_at_listeners(process.pid)
+            self._check_listeners(process.pid)
         if self._parents_watch is not None:
             self._reported.parents(self._parents_watch.summary)
         if now >= self._logs_due:
@@ -382,7 +382,7 @@ class _Supervisor:
                 self._pending.add(signal.SIGUSR1)
             self._reported.trouble("logs", f"the disk of {self._places.logs} is full" if self._logs.full else "")
 
-    def _look_at_listeners(self, squid: int) -> None:
+    def _check_listeners(self, squid: int) -> None:
         absent = self._listeners.look(squid)
         # The check takes some time. If another reload was requested meanwhile, do not report the earlier outcome.
         is_outdated = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
@@ -391,7 +391,7 @@ class _Supervisor:
             self._reported.reload_ends(in_doubt=absent)
         if self._listeners.deserted(squid):
             self._deserted = True
-            say("Squid runs, and has not listened on any port for long: it is ended, to be started anew", ERROR)
+            say("Squid runs, and has not listened on any port for long: it is ended, so systemd restarts it", ERROR)
 
     def _deliver(self, process: subprocess.Popen[bytes]) -> None:
         """Send Squid the pending signals for which its first process and all workers are ready."""
@@ -401,7 +401,7 @@ class _Supervisor:
             if number == signal.SIGHUP:
                 self._listeners.expect_change(self._listening_on)
 
-    def _epilogue(self, status: int, wakeup: socket.socket) -> int:
+    def _exit_status(self, status: int, wakeup: socket.socket) -> int:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         status = 128 - status if status < 0 else status
         if self._pending.stopping:
@@ -409,20 +409,20 @@ class _Supervisor:
             return 0 if status in _STOPPED_WHILE_STARTING else status
         say(f"Squid ended by itself ({how}); the reason is above or in {self._places.logs / 'cache.log'}", ERROR)
         if status == FAILED and self._listeners.ever_served:
-            self._rest(wakeup)
+            self._pause_before_exit(wakeup)
         if self._signals.has(STOP):
-            say("told to stop: it is not started anew")
+            say("a stop was requested: Squid is not restarted")
             return 0
         return status or FAILED
 
-    def _rest(self, wakeup: socket.socket) -> None:
-        """Wait before the exit, unless a stop is requested. Squid has stopped restarting its only worker, which ended
-        again and again. After an immediate restart the same would happen within seconds, and systemd would soon mark
-        the unit as failed."""
+    def _pause_before_exit(self, wakeup: socket.socket) -> None:
+        """Wait before the exit, unless a stop is requested. Squid has stopped restarting its only worker, because the
+        worker ended repeatedly. After an immediate restart of the unit, the same would happen within seconds, and
+        systemd would soon mark the unit as failed."""
         self._listeners.gone()
-        say(f"the end waits for {_REST:g} s, so that it is not started anew again and again")
+        say(f"this program ends in {_PAUSE_BEFORE_EXIT:g} s, so that systemd does not restart it too often")
         self._reported.give_sign_of_life()
-        self._signals.wait(_REST, wakeup, STOP)
+        self._signals.wait(_PAUSE_BEFORE_EXIT, wakeup, STOP)
 
 
 def _drain(events: socket.socket) -> None:

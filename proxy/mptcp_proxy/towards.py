@@ -50,12 +50,13 @@ def read_towards(text: str, goals: Collection[str], program: str) -> Towards:
 
 
 def read_subflows(text: str, goal: str, token: int) -> int:
-    """Return how many subflows to *goal* the connection with our *token* has in the output of ss."""
+    """Return the number of subflows to *goal* of the connection with this host's *token*, from the output of ss."""
     return sum(each == token for _, each in _connections(text, (goal,)))
 
 
 def _connections(text: str, goals: Collection[str]) -> Iterator[tuple[str, int | None]]:
-    """Yield each TCP connection to *goals* as ss printed it, with its MPTCP connection's token; None: plain TCP."""
+    """Yield each TCP connection to *goals* as ss printed it, with the token of its MPTCP connection; the token is None
+    for plain TCP."""
     for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
         if len(fields) < 4 or _remote(fields[3]) not in goals:

@@ -18,12 +18,12 @@ from mptcp_common.reasons import reason
 from .configuration.complaints import fatal_remark
 from .squid import PARSE_SECONDS, too_long
 
-_GONE = 1.0
+_KILL_SECONDS = 1.0
 """Seconds to wait for a killed process; ``offspring.reap`` collects it later."""
 
 
 class Trial:
-    """Runs *command*, one at a time, for *seconds* at most."""
+    """Runs *command* for at most *seconds*; a second run begins only after the first has ended."""
 
     def __init__(self, command: Sequence[str], seconds: float = PARSE_SECONDS) -> None:
         self._command = command
@@ -56,27 +56,27 @@ class Trial:
             self._failure = f"cannot try whether Squid reads its configuration: {reason(error)}"
 
     def outcome(self) -> str | None:
-        """Return why Squid must not reread its configuration, empty if it may; None while unknown."""
-        obstacle = self._failure
+        """Return why Squid must not reread its configuration; empty if it may; None while the trial runs."""
+        problem = self._failure
         if self._process is not None and self._output is not None:
             # Do not use the exit status, because ``offspring.reap`` may collect it first.
             if self._process.poll() is not None:
                 self._output.seek(0)
                 remark = fatal_remark(self._output.read().decode("utf-8", "surrogateescape"))
-                obstacle = f"Squid would end at {remark}" if remark else ""
+                problem = f"Squid would end at {remark}" if remark else ""
             elif time.monotonic() >= self._deadline:
-                obstacle = too_long(self._seconds)
+                problem = too_long(self._seconds)
             else:
                 return None
         self.end()
-        return obstacle
+        return problem
 
     def end(self) -> None:
         """Abort a running trial, and clean up."""
         if self._process is not None:
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GONE)
+                self._process.wait(_KILL_SECONDS)
         if self._output is not None:
             self._output.close()
         self._process, self._output, self._failure = None, None, ""

@@ -20,9 +20,9 @@ from mptcp_proxy.configuration.check import PATIENCE
 from mptcp_proxy.configuration.sandbox import PROPERTIES
 from mptcp_proxy.configuration.source import PhysicalLine
 from mptcp_proxy.places import SHARED_MEMORY, Places, Role
-from mptcp_proxy.serving import DESERTED, UNOPENED
+from mptcp_proxy.serving import WITHOUT_LISTENERS_SECONDS, WITHOUT_PROCESSES_SECONDS
 from mptcp_proxy.squid import PARSE_SECONDS
-from mptcp_proxy.supervisor import _REST
+from mptcp_proxy.supervisor import _PAUSE_BEFORE_EXIT
 
 UNITS = Path(__file__).parents[2] / "systemd"
 PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL, GATEWAY, FORWARDER = (
@@ -210,16 +210,16 @@ def test_crashes_after_serving_do_not_reach_the_start_limit(unit: Path) -> None:
     (burst,), (interval,), (pause,) = (
         values(unit, key) for key in ("StartLimitBurst", "StartLimitIntervalSec", "RestartSec")
     )
-    assert int(burst) * (min(DESERTED, _REST) + int(pause)) > int(interval)
+    assert int(burst) * (min(WITHOUT_PROCESSES_SECONDS, _PAUSE_BEFORE_EXIT) + int(pause)) > int(interval)
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_start_timeout_is_longer_than_start_and_reload_take(unit: Path) -> None:
     """Defect: with two million names in a list systemd ended each start and each reload after its default of 90 s."""
     (limit,) = values(unit, "TimeoutStartSec")
-    assert int(limit) > PATIENCE + PARSE_SECONDS + UNOPENED
+    assert int(limit) > PATIENCE + PARSE_SECONDS + WITHOUT_LISTENERS_SECONDS
     # A reload may first wait for another reload command.
-    assert int(limit) > 2 * reloads.SECONDS
+    assert int(limit) > 2 * reloads.PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Finds and builds the two preload libraries.
 
-``mptcp_listen.so`` turns Squid's listeners, or its connections to parents, into MPTCP. ``squid_turns.so`` changes how
-Squid's event loop is served, and is optional. They must fit the host's C library, so they are compiled at install time,
-or else at the first start. ``both/both.h`` describes their parts.
+``mptcp_listen.so`` makes Squid's listeners, or its connections to parents, use MPTCP. ``squid_turns.so`` changes the
+order in which Squid's event loop serves clients, and is optional. The libraries must fit the host's C library, so they
+are compiled at installation, or otherwise at the first start. ``both/both.h`` describes their parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ FEATURES = ("zero-read", "late-writes", "may-write", "joined-writes")
 _OF_TURNS = ("may-write", "joined-writes")
 """Features that ``--turns kernel`` leaves out as well."""
 PACKAGED = "MPTCP_LISTEN_SHIM"
-"""Environment variable with the path of the first library of a package, which brings both; used as they are."""
+"""Environment variable with the path of ``mptcp_listen.so`` in a package, which contains both libraries. These are used
+without being compiled."""
 
 _FLAGS = (
     *("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-O2"),
@@ -58,8 +59,8 @@ def library(name: str = LISTEN) -> Path:
 
 
 def packaged(name: str = LISTEN) -> Path | None:
-    """Return the library that the environment names, or *name* beside it; None if it names none. Root loads it into its
-    Squid, so no other user may own it. Raises ShimError."""
+    """Return the library *name* in the directory that the environment variable names; None if it is not set. Root loads
+    the library into its Squid, so no other user may own the file. Raises ShimError."""
     named = os.environ.get(PACKAGED)
     if not named:
         return None
@@ -99,7 +100,7 @@ def _compiler() -> str:
 
 
 def is_current(target: Path) -> bool:
-    """Whether *target* exists and is not older than its sources."""
+    """Return whether *target* exists and is not older than its sources."""
     try:
         built = target.stat().st_mtime_ns
         return all(built >= source.stat().st_mtime_ns for source in (*_HERE.glob("*/*.c"), *_HERE.glob("*/*.h")))
@@ -118,7 +119,7 @@ def build(target: Path) -> Path:
         raise ShimError(f"{target} must be built, and {error}") from error
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Built beside the target and renamed: a Squid that starts meanwhile must not load half a library.
+        # The library is built in a new directory and then renamed, so that a starting Squid never loads half of it.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".shim-") as directory:
             fresh = Path(directory) / target.name
             answer = subprocess.run(

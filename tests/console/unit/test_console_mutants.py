@@ -273,7 +273,8 @@ MUTANTS = {
     ),
     # Connections without a request.
     "idle connections stay": Mutant(
-        always(http_bounds.BoundedHttp, "_update_deadline", None), test_connections.test_connection_without_a_request_is_ended
+        always(http_bounds.BoundedHttp, "_update_deadline", None),
+        test_connections.test_connection_without_a_request_is_ended,
     ),
     "connections have no limit": Mutant(
         always(http_bounds.BoundedHttp, "_make_room", None),

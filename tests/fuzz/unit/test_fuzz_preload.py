@@ -85,11 +85,11 @@ MUTANTS = [
     ("turns/may_write.c", "\t\tevents |= EPOLLOUT;", ";"),
     ("turns/joined_writes.c", "number_waiting -= descriptors[fd].joined->waits;", ";"),
     ("listen/late_writes.c", "next_close(each->fd);", ";"),
-    ("listen/late_writes.c", "give_up(each);", ";"),
+    ("listen/late_writes.c", "stop_keeping(each);", ";"),
     ("listen/hooks.c", "return next_close(fd);", "return 0;"),
 ]
 """File, a statement or an expression in it, and its replacement in the mutant."""
-LATE = ("\t\tevents |= EPOLLOUT;", "give_up(each);", "all_joined[joined->place]->place = joined->place;")
+LATE = ("\t\tevents |= EPOLLOUT;", "stop_keeping(each);", "all_joined[joined->place]->place = joined->place;")
 """Original texts of mutants that wait for something that never happens, so that they are slow."""
 
 

@@ -43,7 +43,7 @@ def test_frequent_address_changes_reconfigure_squid_less_often(testbed: Testbed)
     node = testbed["proxy"]
     proxy = start_proxy(node)
     numbers = iter(range(1, 250))
-    warning = "this host's addresses change again and again"
+    warning = "this host's addresses keep changing"
 
     def another() -> bool:
         address = f"192.0.2.{next(numbers)}/32"

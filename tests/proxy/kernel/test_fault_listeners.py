@@ -182,7 +182,7 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
     node, proxy = testbed["proxy"], start()
     victim = kids(proxy.process)["(squid-2)"]
     os.kill(victim, signal.SIGSTOP)
-    message = f"of Squid squid-2 (process {victim}) does not run at all"
+    message = f"Squid's squid-2 (process {victim}) does not run at all"
     wait_until(
         lambda: message in proxy.process.output(), "the supervisor reports it", timeout=GENEROUS, process=proxy.process
     )

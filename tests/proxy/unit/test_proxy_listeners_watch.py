@@ -15,7 +15,7 @@ from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.listeners_watch import BLIND, ListenersWatch
 from mptcp_proxy.places import Places, Role
 from mptcp_proxy.reported import Reported
-from mptcp_proxy.serving import CHANGING, INTERVAL, SOON, UNOPENED
+from mptcp_proxy.serving import CHANGE_SECONDS, INTERVAL, PROBLEM_INTERVAL, WITHOUT_LISTENERS_SECONDS
 
 
 def test_start_and_reload_end_if_ss_does_not_answer(
@@ -39,12 +39,12 @@ def test_start_and_reload_end_if_ss_does_not_answer(
         for _ in range(2):
             begun = now
             over = []
-            while now < begun + 2 * UNOPENED:
+            while now < begun + 2 * WITHOUT_LISTENERS_SECONDS:
                 if watch.look(squid.pid) == BLIND:
                     over.append(now)
                 assert not watch.deserted(squid.pid)
                 now += 1
-            assert begun + CHANGING <= over[0] <= begun + CHANGING + INTERVAL + SOON
+            assert begun + CHANGE_SECONDS <= over[0] <= begun + CHANGE_SECONDS + INTERVAL + PROBLEM_INTERVAL
             watch.expect_change(found)
         squid.kill()
     assert notified.count("READY=1") == 1

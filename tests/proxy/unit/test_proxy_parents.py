@@ -242,7 +242,7 @@ def test_removed_parent_lingers_and_others_keep_their_addresses() -> None:
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    monkeypatch.setattr(followed, "_AGAIN", 0.01)
+    monkeypatch.setattr(followed, "_RETRY_SECONDS", 0.01)
     return Places("mptcprelay")
 
 

@@ -12,7 +12,16 @@ import pytest
 
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.parents_alive import ParentsWatch, Refused, Where, ask, read_parents, states_now, summary, where
+from mptcp_proxy.parents_alive import (
+    ParentsWatch,
+    QueryAddress,
+    Refused,
+    ask,
+    query_address,
+    read_parents,
+    states_now,
+    summary,
+)
 
 PAGE = """\
 
@@ -63,22 +72,22 @@ def test_summary_names_the_parents_that_do_not_answer() -> None:
 @pytest.mark.parametrize(
     ("ports", "expected"),
     [
-        (["http_port 3128"], Where("127.0.0.1", 3128)),
-        (["http_port 0.0.0.0:3128 tcpkeepalive=60,15,60"], Where("127.0.0.1", 3128)),
-        (["http_port [::]:3128"], Where("::1", 3128)),
-        (["http_port 192.168.1.2:3128", "http_port [::1]:3129"], Where("::1", 3129)),
-        (["http_port 192.168.1.2:3128"], Where("192.168.1.2", 3128)),
-        (["http_port 3129 intercept", "http_port localhost:3128"], Where("localhost", 3128)),
+        (["http_port 3128"], QueryAddress("127.0.0.1", 3128)),
+        (["http_port 0.0.0.0:3128 tcpkeepalive=60,15,60"], QueryAddress("127.0.0.1", 3128)),
+        (["http_port [::]:3128"], QueryAddress("::1", 3128)),
+        (["http_port 192.168.1.2:3128", "http_port [::1]:3129"], QueryAddress("::1", 3129)),
+        (["http_port 192.168.1.2:3128"], QueryAddress("192.168.1.2", 3128)),
+        (["http_port 3129 intercept", "http_port localhost:3128"], QueryAddress("localhost", 3128)),
         (["https_port 3129 tls-cert=x", "http_port 3130 tproxy", "http_port 3131 accel"], None),
     ],
 )
-def test_address_for_the_query_is_chosen_from_the_listeners(ports: list[str], expected: Where | None) -> None:
+def test_address_for_the_query_is_chosen_from_the_listeners(ports: list[str], expected: QueryAddress | None) -> None:
     lines = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(ports, 1))
-    assert where(listeners(statements(lines, "mptcprelay"))) == expected
+    assert query_address(listeners(statements(lines, "mptcprelay"))) == expected
 
 
 @contextmanager
-def squid(status: int, page: str) -> Iterator[tuple[Where, list[str]]]:
+def squid(status: int, page: str) -> Iterator[tuple[QueryAddress, list[str]]]:
     requested: list[str] = []
 
     class Manager(http.server.BaseHTTPRequestHandler):
@@ -94,7 +103,7 @@ def squid(status: int, page: str) -> Iterator[tuple[Where, list[str]]]:
 
     with http.server.HTTPServer(("127.0.0.1", 0), Manager) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield Where("127.0.0.1", server.server_port), requested
+        yield QueryAddress("127.0.0.1", server.server_port), requested
         server.shutdown()
 
 
@@ -150,7 +159,7 @@ def test_states_of_the_parents_are_queried_once_for_a_command() -> None:
     with squid(403, "no") as (place, _):
         assert states_now(listeners(statements(lines(place.port), "x"))) == ({}, "403 Forbidden")
     assert states_now(listeners(statements(lines(place.port), "x"))) == ({}, "Connection refused")
-    assert states_now([]) == ({}, "no port of its takes the question")
+    assert states_now([]) == ({}, "none of its ports accepts the query")
 
 
 def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +168,7 @@ def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFix
     ]  # fmt: skip
     looks = []
 
-    def question(_: Where) -> str:
+    def question(_: QueryAddress) -> str:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

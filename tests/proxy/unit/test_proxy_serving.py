@@ -8,7 +8,17 @@ from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.listeners_watch import wanted
 from mptcp_proxy.listening import Listening
-from mptcp_proxy.serving import CHANGING, DESERTED, INTERVAL, PASSING, SOON, UNOPENED, Judge, Picture, Standstill
+from mptcp_proxy.serving import (
+    CHANGE_SECONDS,
+    INTERVAL,
+    PROBLEM_INTERVAL,
+    TOLERATED_SECONDS,
+    WITHOUT_LISTENERS_SECONDS,
+    WITHOUT_PROCESSES_SECONDS,
+    Judge,
+    Picture,
+    Standstill,
+)
 
 GOOD = Picture((3128,))
 FEWER = Picture((3128,), fewer=((3128, 1, 2),))
@@ -41,104 +51,104 @@ def test_expected_listeners_are_counted_by_port() -> None:
 
 def test_end_of_a_start_is_reported_at_once_and_its_lack_later() -> None:
     judge = Judge(100.0)
-    assert not judge.looked(NONE, True, 100.0)
-    assert judge.due == 100.0 + SOON
-    assert not judge.looked(FEWER, True, 101.0)
-    assert judge.looked(GOOD, True, 102.0)
+    assert not judge.process(NONE, True, 100.0)
+    assert judge.due == 100.0 + PROBLEM_INTERVAL
+    assert not judge.process(FEWER, True, 101.0)
+    assert judge.process(GOOD, True, 102.0)
     assert judge.due == 102.0 + INTERVAL
-    assert not judge.looked(GOOD, True, 112.0)
+    assert not judge.process(GOOD, True, 112.0)
 
     judge = Judge(100.0)
-    assert not judge.looked(FEWER, True, 100.0 + CHANGING - 0.1)
-    assert judge.looked(FEWER, True, 100.0 + CHANGING)
+    assert not judge.process(FEWER, True, 100.0 + CHANGE_SECONDS - 0.1)
+    assert judge.process(FEWER, True, 100.0 + CHANGE_SECONDS)
 
 
 def test_lost_listeners_are_reported_once_at_any_time() -> None:
     """Defect: the listeners were checked only at the start, and a proxy without listeners was reported as serving."""
     judge = Judge(0.0)
-    judge.looked(GOOD, True, 0.0)
+    judge.process(GOOD, True, 0.0)
     times = []
     now, due = 3600.0, 3600.0
     while now < 3600.0 + 60:
         if now >= due:
-            if judge.looked(NONE if now < 3640 else GOOD, True, now):
+            if judge.process(NONE if now < 3640 else GOOD, True, now):
                 times.append(now)
             due = judge.due
         now += 0.5
-    assert times == [3600.0 + PASSING, 3640.0]
+    assert times == [3600.0 + TOLERATED_SECONDS, 3640.0]
 
 
 def test_restart_of_a_worker_is_not_reported() -> None:
     judge = Judge(0.0)
-    judge.looked(GOOD, True, 0.0)
-    assert not judge.looked(FEWER, True, 1000.0)
-    assert judge.due == 1000.0 + SOON
-    assert not judge.looked(GOOD, True, 1001.0)
+    judge.process(GOOD, True, 0.0)
+    assert not judge.process(FEWER, True, 1000.0)
+    assert judge.due == 1000.0 + PROBLEM_INTERVAL
+    assert not judge.process(GOOD, True, 1001.0)
     # The next failure has the full time again.
-    assert not judge.looked(FEWER, True, 1010.0)
-    assert not judge.looked(FEWER, True, 1010.0 + PASSING - 0.1)
-    assert judge.looked(FEWER, True, 1010.0 + PASSING)
+    assert not judge.process(FEWER, True, 1010.0)
+    assert not judge.process(FEWER, True, 1010.0 + TOLERATED_SECONDS - 0.1)
+    assert judge.process(FEWER, True, 1010.0 + TOLERATED_SECONDS)
 
 
 def test_end_of_a_reload_is_reported_even_without_a_change() -> None:
     judge = Judge(0.0)
-    judge.looked(GOOD, True, 0.0)
+    judge.process(GOOD, True, 0.0)
     judge.expect_change(50.0)
-    assert not judge.looked(NONE, True, 51.0)
-    assert judge.looked(GOOD, True, 52.0)
+    assert not judge.process(NONE, True, 51.0)
+    assert judge.process(GOOD, True, 52.0)
     judge.expect_change(100.0)
-    assert judge.looked(NONE, True, 100.0 + CHANGING)
+    assert judge.process(NONE, True, 100.0 + CHANGE_SECONDS)
 
 
 def test_reload_that_begins_late_has_its_full_time() -> None:
     judge = Judge(0.0)
-    judge.looked(GOOD, True, 0.0)
+    judge.process(GOOD, True, 0.0)
     judge.expect_change(50.0)
-    assert judge.looked(GOOD, True, 51.0), "these were the old listeners"
-    assert not judge.looked(NONE, True, 61.0)
-    assert not judge.looked(NONE, True, 50.0 + CHANGING - 1)
-    assert judge.looked(NONE, True, 50.0 + CHANGING)
+    assert judge.process(GOOD, True, 51.0), "these were the old listeners"
+    assert not judge.process(NONE, True, 61.0)
+    assert not judge.process(NONE, True, 50.0 + CHANGE_SECONDS - 1)
+    assert judge.process(NONE, True, 50.0 + CHANGE_SECONDS)
     # Without some of its processes Squid is not reading a file.
     judge.expect_change(200.0)
-    assert judge.looked(GOOD, True, 201.0)
-    assert not judge.looked(NONE, False, 202.0)
-    assert judge.looked(NONE, False, 202.0 + PASSING)
+    assert judge.process(GOOD, True, 201.0)
+    assert not judge.process(NONE, False, 202.0)
+    assert judge.process(NONE, False, 202.0 + TOLERATED_SECONDS)
 
 
 def test_squid_counts_as_deserted_after_long_without_listeners() -> None:
     judge = Judge(0.0)
-    judge.looked(GOOD, True, 0.0)
-    for second in range(10, 10 + int(DESERTED)):
-        judge.looked(NONE, True, float(second))
+    judge.process(GOOD, True, 0.0)
+    for second in range(10, 10 + int(WITHOUT_PROCESSES_SECONDS)):
+        judge.process(NONE, True, float(second))
         assert not judge.deserted(False, float(second))
-    assert judge.deserted(False, 10 + DESERTED)
+    assert judge.deserted(False, 10 + WITHOUT_PROCESSES_SECONDS)
     # All processes of Squid run: it may be reading a long file.
-    assert not judge.deserted(True, 10 + DESERTED)
-    assert judge.deserted(True, 10 + UNOPENED)
-    judge.looked(FEWER, True, 10 + DESERTED)
-    assert not judge.deserted(False, 10 + DESERTED)
+    assert not judge.deserted(True, 10 + WITHOUT_PROCESSES_SECONDS)
+    assert judge.deserted(True, 10 + WITHOUT_LISTENERS_SECONDS)
+    judge.process(FEWER, True, 10 + WITHOUT_PROCESSES_SECONDS)
+    assert not judge.deserted(False, 10 + WITHOUT_PROCESSES_SECONDS)
 
 
 def test_long_reload_is_awaited_even_without_a_worker() -> None:
     """Defect: the supervisor ended the worker that read the file 15 seconds after it had closed its listeners."""
     judge = Judge(0.0)
-    judge.looked(GOOD, True, 0.0)
+    judge.process(GOOD, True, 0.0)
     judge.expect_change(100.0)
-    judge.looked(GOOD, True, 101.0)
-    for second in range(102, 102 + int(UNOPENED)):
-        judge.looked(NONE, False, float(second))
+    judge.process(GOOD, True, 101.0)
+    for second in range(102, 102 + int(WITHOUT_LISTENERS_SECONDS)):
+        judge.process(NONE, False, float(second))
         assert not judge.deserted(False, float(second))
-    assert judge.deserted(False, 102.0 + UNOPENED)
-    judge.looked(GOOD, True, 300.0)
-    judge.looked(NONE, False, 400.0)
-    assert judge.deserted(False, 400.0 + DESERTED)
+    assert judge.deserted(False, 102.0 + WITHOUT_LISTENERS_SECONDS)
+    judge.process(GOOD, True, 300.0)
+    judge.process(NONE, False, 400.0)
+    assert judge.deserted(False, 400.0 + WITHOUT_PROCESSES_SECONDS)
 
 
 def test_start_has_time_to_read_a_long_file() -> None:
     judge = Judge(0.0)
-    judge.looked(NONE, True, 1.0)
-    assert not judge.deserted(False, UNOPENED - 1)
-    assert judge.deserted(False, UNOPENED)
+    judge.process(NONE, True, 1.0)
+    assert not judge.deserted(False, WITHOUT_LISTENERS_SECONDS - 1)
+    assert judge.deserted(False, WITHOUT_LISTENERS_SECONDS)
 
 
 def test_time_without_a_look_does_not_count_as_deserted() -> None:
@@ -146,46 +156,46 @@ def test_time_without_a_look_does_not_count_as_deserted() -> None:
     judge = Judge(0.0)
     assert not judge.blind(0.0)
     assert judge.due == INTERVAL
-    assert not judge.deserted(True, UNOPENED)
-    assert not judge.deserted(False, UNOPENED)
+    assert not judge.deserted(True, WITHOUT_LISTENERS_SECONDS)
+    assert not judge.deserted(False, WITHOUT_LISTENERS_SECONDS)
     # The last successful look was during a reload.
-    judge.looked(GOOD, True, 200.0)
+    judge.process(GOOD, True, 200.0)
     judge.expect_change(300.0)
-    judge.looked(NONE, True, 301.0)
+    judge.process(NONE, True, 301.0)
     judge.blind(302.0)
-    assert not judge.deserted(True, 301.0 + UNOPENED)
-    assert not judge.deserted(False, 301.0 + UNOPENED)
+    assert not judge.deserted(True, 301.0 + WITHOUT_LISTENERS_SECONDS)
+    assert not judge.deserted(False, 301.0 + WITHOUT_LISTENERS_SECONDS)
     # The time counts from the first look that succeeds again.
-    judge.looked(NONE, True, 500.0)
-    assert not judge.deserted(True, 500.0 + UNOPENED - 1)
-    assert judge.deserted(True, 500.0 + UNOPENED)
+    judge.process(NONE, True, 500.0)
+    assert not judge.deserted(True, 500.0 + WITHOUT_LISTENERS_SECONDS - 1)
+    assert judge.deserted(True, 500.0 + WITHOUT_LISTENERS_SECONDS)
 
 
 def test_unseen_change_is_over_after_its_time() -> None:
     judge = Judge(0.0)
-    assert not judge.blind(CHANGING - 1)
-    assert judge.blind(CHANGING)
+    assert not judge.blind(CHANGE_SECONDS - 1)
+    assert judge.blind(CHANGE_SECONDS)
     judge.expect_change(100.0)
-    assert not judge.blind(100.0 + CHANGING - 1)
-    assert judge.blind(100.0 + CHANGING)
+    assert not judge.blind(100.0 + CHANGE_SECONDS - 1)
+    assert judge.blind(100.0 + CHANGE_SECONDS)
 
 
 def test_hopeless_workers_are_revived_before_squid_is_deserted() -> None:
     from mptcp_proxy.configuration.workers import with_workers
 
     (revival,) = [line.text for line in with_workers((), 2) if "hopeless" in line.text]
-    assert PASSING < int(revival.split()[1]) < DESERTED
+    assert TOLERATED_SECONDS < int(revival.split()[1]) < WITHOUT_PROCESSES_SECONDS
 
 
 def test_processes_without_any_cpu_time_are_found() -> None:
     standstill = Standstill()
     for look in range(Standstill.LOOKS):
-        assert standstill.looked({5: 100, 6: look}) == frozenset()
-    assert standstill.looked({5: 100, 6: 10}) == {5}
-    assert standstill.looked({5: 100, 6: 11, 7: 0}) == {5}
+        assert standstill.process({5: 100, 6: look}) == frozenset()
+    assert standstill.process({5: 100, 6: 10}) == {5}
+    assert standstill.process({5: 100, 6: 11, 7: 0}) == {5}
     # Process 5 runs again, and a new process has the number of an ended one.
-    assert standstill.looked({5: 101, 6: 12}) == frozenset()
-    assert standstill.looked({5: 101, 7: 0}) == frozenset()
+    assert standstill.process({5: 101, 6: 12}) == frozenset()
+    assert standstill.process({5: 101, 7: 0}) == frozenset()
 
 
 def test_listener_of_unknown_owner_counts_only_at_our_address() -> None:

@@ -34,7 +34,7 @@ def test_stop_during_the_delayed_end_is_no_failure(
 ) -> None:
     """Defect: a supervisor that was stopped within the 15 s after Squid's failure ended with a failure status."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.0)
+    monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_served", True)
     signals = NotedSignals([])
     if came is not None:
@@ -46,13 +46,13 @@ def test_stop_during_the_delayed_end_is_no_failure(
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert supervisor._epilogue(FAILED, ours) == expected
+        assert supervisor._exit_status(FAILED, ours) == expected
 
 
 def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: a reload ended the wait at once, and the unit soon reached its start limit and failed."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.05)
+    monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.05)
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_served", True)
     signals = NotedSignals([])
     signals._add(signal.SIGHUP, None)
@@ -64,7 +64,7 @@ def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monke
     began = time.monotonic()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert supervisor._epilogue(FAILED, ours) == FAILED
+        assert supervisor._exit_status(FAILED, ours) == FAILED
     assert time.monotonic() >= began + 0.05
 
 
@@ -148,7 +148,7 @@ def test_reload_is_broken_off_by_a_stop_or_the_end_of_squid(
     supervisor._act_on_signals(running)
     outcome = read_outcome(places.reloads)
     assert outcome is not None
-    assert (outcome.count, outcome.refused) == (1, "Squid is to stop, or has ended")
+    assert (outcome.count, outcome.refused) == (1, "Squid is stopping, or has ended")
     assert signals.has(STOP) == (why == "a stop")
     assert alive
 
@@ -196,7 +196,7 @@ def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
 ) -> None:
     """Defect: the start ended as if the file had a mistake, after which systemd does not restart the unit."""
     checked = Checked((), (), "proxy", Workers(), tuple(problems))
-    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.0)
+    monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
     signals = NotedSignals([])
@@ -224,7 +224,7 @@ def test_stop_during_the_delay_of_a_refused_start_is_obeyed(
         if "the end waits" in str(text):
             signal.raise_signal(number)
 
-    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 3600.0)
+    monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 3600.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.say", say)
     assert run(Path("squid.conf"), Places(), NotedSignals([]), None) == 0
 
@@ -232,7 +232,7 @@ def test_stop_during_the_delay_of_a_refused_start_is_obeyed(
 @pytest.mark.usefixtures("actions", "unnamed")
 def test_reload_during_the_delay_of_a_refused_start_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: a reload ended the wait at once, so that failing starts came too fast for systemd's start limit."""
-    monkeypatch.setattr("mptcp_proxy.supervisor._REST", 0.05)
+    monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.05)
     signals = NotedSignals([])
     signals._add(signal.SIGHUP, None)
     began = time.monotonic()
@@ -257,7 +257,7 @@ def test_refused_reload_stays_refused_if_an_earlier_one_succeeds(
     supervisor._reload(running)
     supervisor._pending._pending.clear()
     supervisor._reload(running)
-    supervisor._look_at_listeners(running.pid)
+    supervisor._check_listeners(running.pid)
     outcome = read_outcome(places.reloads)
     assert outcome is not None
     assert outcome.count == 1

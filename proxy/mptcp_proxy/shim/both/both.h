@@ -23,10 +23,11 @@
 #include <unistd.h>
 
 #define EXPORTED __attribute__((visibility("default")))
-/* Exported by both. The linker gives all callers the first one's; weak keeps a compiler from binding its own. */
+/* Both libraries export these functions, and the linker gives all callers the first library's. "weak" keeps the
+ * compiler from binding calls to the functions of the same library. */
 #define EXPORTED_ONCE __attribute__((visibility("default"), weak))
 
-/* More than the descriptors of Debian's Squid and of the libraries. Higher ones are ignored. */
+/* More descriptors than Debian's Squid and the libraries use. Higher descriptors are ignored. */
 #define DESCRIPTORS 65536
 
 /* The constructor of each library, in its hooks.c; it initializes once. Every hook calls it, because the constructor of
@@ -44,17 +45,17 @@ extern int (*next_close)(int);
 /* The value of our environment variable *name* at this process's start, or NULL. */
 EXPORTED_ONCE char *mptcp_setting(const char *name);
 
-/* Take the library that holds *object* out of LD_PRELOAD. */
+/* Remove the library that contains *object* from LD_PRELOAD. */
 EXPORTED_ONCE void mptcp_hide(const void *object);
 
-/* Duplicate *fd* beyond the descriptors that the program counts. -1: there is no room. */
+/* Duplicate *fd* to a number beyond the descriptors that the program counts. Returns -1 if none is free. */
 EXPORTED_ONCE int mptcp_copy(int fd);
 
-/* Is *feature* in the list MPTCP_WITHOUT? */
+/* Return whether *feature* is in the list MPTCP_WITHOUT. */
 bool is_left_out(const char *feature);
 
 /* Counters of all processes of a Squid, in the file MPTCP_COUNTERS; mptcp_common/library_counters.py has the same names
- * in the same order. Without the file they are only in this process. */
+ * in the same order. Without that file, each process counts for itself. */
 enum counter {
 	TURNS, CUT_TURNS, JOINED_WRITES, JOINED_BYTES, PROMISED_WRITES, LATE_WRITERS, ZERO_READS, POSTPONED_ACCEPTS, COUNTERS
 };
@@ -65,7 +66,7 @@ static inline void count_up(enum counter which, uint64_t more)
 	atomic_fetch_add_explicit(&counters[which], more, memory_order_relaxed);
 }
 
-/* The port of an IPv4 or IPv6 address; 0 for all else. */
+/* Return the port of an IPv4 or IPv6 address; 0 for any other address. */
 static inline int port_of(const struct sockaddr *address, socklen_t length)
 {
 	if (address == NULL || length < sizeof address->sa_family)
@@ -95,7 +96,7 @@ static inline time_t now(void)
 			dprintf(STDERR_FILENO, "mptcp_listen: " __VA_ARGS__); \
 	} while (0)
 
-/* Close *fd* without any hook: the connection goes on by another descriptor, or is at its end. */
+/* Close *fd* without any hook. The connection continues on another descriptor, or has ended. */
 static inline int close_alone(int fd)
 {
 	return (int)syscall(SYS_close, fd);

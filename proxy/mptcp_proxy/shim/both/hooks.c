@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The exec functions, and what both libraries share.
+ * The exec functions, and the functions that both libraries share.
  *
- * If both libraries are loaded, all callers get the first one's mptcp_...() functions, so only the first has settings.
- * The second one's exec functions know no own program, and pass their arguments on.
+ * If both libraries are loaded, all callers get the mptcp_...() functions of the first library, so only the first has
+ * settings. The exec functions of the second library do not know the program that this process runs, and pass their
+ * arguments on.
  */
 
 #define _GNU_SOURCE
@@ -20,7 +21,7 @@
 #include "both.h"
 #include "scope.h"
 
-/* Descriptors for the closed connections of late_writes.c, and for those with unsent data of joined_writes.c. */
+/* Descriptors for closed connections: those of late_writes.c, and those with unsent data of joined_writes.c. */
 #define COPIES (512 + 256)
 
 extern char **environ;
@@ -32,7 +33,7 @@ static int (*next_execvpe)(const char *, char *const[], char *const[]);
 static _Atomic uint64_t unseen[COUNTERS];
 _Atomic uint64_t *counters = unseen;
 
-static int first_copy, end_of_copies; /* the libraries' descriptors */
+static int first_copy, end_of_copies; /* range of the libraries' descriptors */
 
 /* POSIX lets a void * from dlsym hold a function; ISO C has no cast for it. */
 void resolve(void *function, const char *name)
@@ -42,7 +43,7 @@ void resolve(void *function, const char *name)
 	memcpy(function, &symbol, sizeof symbol);
 }
 
-/* Called while the process is still root, like the file. The mapping stays afterwards. */
+/* Map the file of the counters. Only root may open it, so this is called before the process drops root. */
 static void map_counters(void)
 {
 	const char *name = mptcp_setting("MPTCP_COUNTERS");
@@ -83,7 +84,7 @@ void mptcp_hide(const void *object)
 		hide_from_children(library.dli_fname);
 }
 
-/* Squid reads its limit at its start, and does not count these descriptors, which are beyond it. */
+/* Raise the limit of descriptors for the libraries. Squid reads the limit at its start, so it does not count these. */
 static void make_room(void)
 {
 	struct rlimit limit;
@@ -113,7 +114,8 @@ int mptcp_copy(int fd)
 	return copy;
 }
 
-/* The copy is on the stack: malloc may be locked between fork and exec. */
+/* Execute *file* with our entries added to its environment. The environment is copied to the stack, because malloc may
+ * be locked between fork and exec. */
 static int execute(int (*next)(const char *, char *const[], char *const[]), const char *file, char *const argv[],
 		   char *const envp[])
 {

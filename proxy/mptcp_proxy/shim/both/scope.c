@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Which processes have the libraries.
+ * Decides which child processes get the preload libraries.
  *
  * Squid starts two kinds of children. Its workers are the same program and need the libraries. Helpers (authentication,
  * rewriting, pinger, a shell for mail ...) are other programs and must not have them. So the constructor removes our
@@ -30,7 +30,8 @@ static char *own_entries[OWN_ENTRIES]; /* "NAME=..." at this process's start, or
 static char own_program[PATH_MAX];
 static struct stat own_program_stat;
 
-/* Compare the path too: a package upgrade puts a new file at the old path while the old one still runs. */
+/* The path is compared as well as the file, because after a package upgrade the path names a new file while the old
+ * program still runs. */
 bool names_own_program(const char *file)
 {
 	struct stat found;
@@ -43,7 +44,7 @@ bool names_own_program(const char *file)
 	       found.st_ino == own_program_stat.st_ino;
 }
 
-/* The first executable hit would run. */
+/* Only the first executable file of this name in PATH counts, because execvp(3) would run it. */
 bool finds_own_program(const char *file)
 {
 	const char *path = getenv("PATH");
@@ -102,10 +103,10 @@ void add_own_entries(char *const environment[], char **copy)
 }
 
 /* ld.so(8) ignores LD_PRELOAD if effective and real ids differ. Squid's first process, started by root, executes its
- * workers with Squid's user as the real id and root as the effective one. A worker then drops what it does not need;
- * with "tproxy" it keeps CAP_NET_ADMIN (capabilities(7)). So if root is the effective user it also becomes the real
- * one, and the worker starts with all that it has without this library. Otherwise the effective ids become the real
- * ones. Neither grants anything: a process may exchange these ids at any time.
+ * workers with Squid's user as the real id and root as the effective id. A worker then drops the capabilities that it
+ * does not need; with "tproxy" it keeps CAP_NET_ADMIN (capabilities(7)). So if root is the effective user, it also
+ * becomes the real user, and the worker starts with the same capabilities as without this library. Otherwise the real
+ * ids become the effective ids. Neither grants new rights, because a process may exchange these ids at any time.
  *
  * This uses system calls because the C library's functions may wait for other threads, which a forked child lacks. */
 #ifdef SYS_setresuid32 /* 32-bit ports, on which the plain numbers are the 16-bit calls */
@@ -128,7 +129,7 @@ struct ids match_ids(void)
 	return before;
 }
 
-/* After a failed exec. The group comes first, while the user may still change it. */
+/* Restore the ids after a failed exec. The group is set first, while the user still has the right to change it. */
 void restore_ids(struct ids before)
 {
 	int saved = errno;
@@ -138,8 +139,8 @@ void restore_ids(struct ids before)
 	errno = saved;
 }
 
-/* Is *entry* of LD_PRELOAD, of *length* bytes, the library that was loaded from *path*? ld.so(8) searches for an entry
- * without a slash, so compare only its last part then. */
+/* Return whether *entry* of LD_PRELOAD, which has *length* bytes, is the library that was loaded from *path*. If the
+ * entry has no slash, ld.so(8) searches directories for it, so only the last part of the path is compared. */
 static bool is_own_library(const char *entry, size_t length, const char *path)
 {
 	const char *base = strrchr(path, '/');
@@ -174,7 +175,7 @@ void hide_from_children(const char *path)
 	free(rest);
 }
 
-/* The entries are never freed. LD_PRELOAD stays in the environment until its libraries are hidden. */
+/* LD_PRELOAD (the first entry) stays in the environment until hide_from_children() removes our libraries from it. */
 void keep_settings(void)
 {
 	static bool kept;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Which processes have the libraries: what both/hooks.c calls of scope.c.
+ * The functions of scope.c, which decide which child processes get the preload libraries. both/hooks.c calls them.
  */
 
 #ifndef SCOPE_H
@@ -25,7 +25,8 @@ char *own_value(const char *name);
 /* Remove the library at *path* from LD_PRELOAD; keep the other entries. */
 void hide_from_children(const char *path);
 
-/* Does *file* name the program that this process runs? The second looks for a bare name in PATH, as execvp(3). */
+/* Return whether *file* names the program that this process runs. finds_own_program() searches PATH for a name without
+ * a slash, as execvp(3) does. */
 bool names_own_program(const char *file);
 bool finds_own_program(const char *file);
 
@@ -34,7 +35,7 @@ size_t count_entries(char *const environment[]);
 /* Copy *environment* with our entries added. *copy* has room for count_entries() + OWN_ENTRIES + 1. */
 void add_own_entries(char *const environment[], char **copy);
 
-/* Make real and effective ids equal before an exec, and restore them after one that failed. */
+/* Make real and effective ids equal before an exec, and restore them if the exec failed. */
 struct ids match_ids(void);
 void restore_ids(struct ids before);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The functions of the C library that mptcp_listen.so replaces, besides those in both/hooks.c.
+ * The functions of the C library that mptcp_listen.so replaces, except the exec functions (both/hooks.c).
  */
 
 #define _GNU_SOURCE
@@ -69,8 +69,8 @@ int connect(int fd, const struct sockaddr *address, socklen_t length)
 	return next_connect(fd, address, length);
 }
 
-/* When accept fails for lack of descriptors, Squid considers the listener unusable (TcpAcceptor.cc). So make it try
- * again; since it does so at once, pause before. */
+/* If accept fails for lack of descriptors, Squid considers the listener unusable (TcpAcceptor.cc). So return EAGAIN
+ * instead, which makes Squid try again; pause before, because Squid tries at once. */
 static int or_later(int fd)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };

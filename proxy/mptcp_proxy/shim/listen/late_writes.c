@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Tells a client that still writes after the proxy has closed, within milliseconds.
+ * Tells a client within milliseconds that the proxy has closed the connection, if the client still writes.
  *
  * TCP answers data for a closed socket with a reset. MPTCP drops it and keeps the closed connection for 60 seconds
  * (TCP_TIMEWAIT_LEN, regardless of net.mptcp.close_timeout: mptcp_close_timeout() of net/mptcp/protocol.h), while the
- * client fills its window and waits. So when the program closes a connection, shut it down for writing, which sends the
- * same, and hold it by a second descriptor until its client closes too. If data comes instead, close the descriptor
- * with that unread: then the kernel resets the connection (MP_FASTCLOSE). Wait first until all unsent data is sent, as
- * long as the client takes it.
+ * client fills its window and waits. So when the program closes a connection, this file shuts it down for writing,
+ * which sends the same packets, and holds it by a second descriptor until its client also closes. If data comes
+ * instead, it closes the descriptor without reading the data, so that the kernel resets the connection (MP_FASTCLOSE).
+ * Before that, it waits until all unsent data is sent, as long as the client accepts it.
  *
- * At most KEPT connections are held, each for SECONDS, if the hard limit of descriptors leaves room beyond the soft one
- * (mptcp-proxy provides that). All others are closed as usual: those that their client has already closed, as most are,
- * those with unread data, which the kernel resets itself, and those that will be reset (SO_LINGER with 0). A forked
- * child only drops its copies.
+ * At most KEPT connections are held, each for SECONDS, if the hard limit of descriptors is higher than the soft limit
+ * (mptcp-proxy provides that). All other connections are closed as usual: most of them, because their client has
+ * already closed them; those with unread data, which the kernel resets itself; and those that will be reset (SO_LINGER
+ * with 0). A forked child only drops its copies.
  */
 
 #define _GNU_SOURCE
@@ -33,9 +33,9 @@
 
 #define KEPT 512
 #define SECONDS 60
-/* Most clients close within milliseconds of the proxy. While there is room for more, one check for all takes less time
- * than one for each. */
-#define BETWEEN_LOOKS_NS 10000000
+/* Most clients close a few milliseconds after the proxy. As long as fewer than FEW connections are held, the thread
+ * pauses, because one check of several connections takes less time than a check of each. */
+#define CHECK_PAUSE_NS 10000000
 #define FEW (KEPT / 8)
 
 static pid_t owner; /* the process that loaded the library, not its forked children */
@@ -45,9 +45,9 @@ static struct kept {
 	int fd; /* 0: free */
 	time_t until;
 } kept[KEPT];
-static int number_kept; /* of these */
-static int watched = -1; /* epoll(7), with the index into kept[] */
-static bool failed;	 /* there is no thread, and will be none */
+static int kept_count; /* number of used entries of kept[] */
+static int watched = -1; /* epoll(7) of the held connections; the data are indices of kept[] */
+static bool failed;	 /* the thread could not be started; do not try again */
 static bool late_writes;
 
 void start_late_writes(void)
@@ -56,7 +56,7 @@ void start_late_writes(void)
 	late_writes = listen_ports != NULL && !is_left_out("late-writes");
 }
 
-/* An MPTCP connection whose client may still write. */
+/* Return whether *fd* is an MPTCP connection whose client may still write. */
 static bool is_open(int fd)
 {
 	struct pollfd state = { .fd = fd, .events = POLLIN | POLLRDHUP };
@@ -68,16 +68,17 @@ static bool is_open(int fd)
 	       poll(&state, 1, 0) == 0;
 }
 
-/* Call with the lock. Closing the descriptor removes it from *watched*. */
-static void give_up(struct kept *each)
+/* Close a held connection, which also removes it from *watched*. Call with the lock. */
+static void stop_keeping(struct kept *each)
 {
 	next_close(each->fd);
 	each->fd = 0;
-	number_kept--;
+	kept_count--;
 }
 
-/* Data came, or the client closed: must this one be given up? Call without the lock, for which close(2) waits: much
- * data may have come. */
+/* Return whether a connection that became readable must be closed: its client has closed, or sends data and all our
+ * data is sent. Otherwise drop the received data. Call without the lock, because this may take long, and our close(2)
+ * waits for the lock. */
 static bool is_over(int fd)
 {
 	char dropped[65536];
@@ -93,8 +94,8 @@ static bool is_over(int fd)
 	return false;
 }
 
-/* Only this thread gives one up, so the descriptor stays valid. */
-static void look_at(struct kept *each)
+/* Check one held connection. The descriptor stays valid without the lock, because only this thread closes it. */
+static void check_kept(struct kept *each)
 {
 	int fd;
 
@@ -104,13 +105,13 @@ static void look_at(struct kept *each)
 	if (fd <= 0 || !is_over(fd))
 		return;
 	pthread_mutex_lock(&lock);
-	give_up(each);
+	stop_keeping(each);
 	pthread_mutex_unlock(&lock);
 }
 
 static void *watch(void *unused)
 {
-	const struct timespec between = { .tv_nsec = BETWEEN_LOOKS_NS };
+	const struct timespec between = { .tv_nsec = CHECK_PAUSE_NS };
 	time_t last = now();
 	bool few;
 
@@ -121,12 +122,12 @@ static void *watch(void *unused)
 		time_t time = now();
 
 		for (int i = 0; i < count; i++)
-			look_at(&kept[events[i].data.u32]);
+			check_kept(&kept[events[i].data.u32]);
 		pthread_mutex_lock(&lock);
 		for (int i = 0; i < KEPT && time > last; i++)
 			if (kept[i].fd > 0 && time >= kept[i].until)
-				give_up(&kept[i]);
-		few = number_kept < FEW;
+				stop_keeping(&kept[i]);
+		few = kept_count < FEW;
 		pthread_mutex_unlock(&lock);
 		last = time;
 		if (few)
@@ -135,7 +136,8 @@ static void *watch(void *unused)
 	return NULL;
 }
 
-/* Start the thread; call with the lock. The program keeps its signals. */
+/* Start the thread unless it runs; return whether it runs. All signals are blocked in the thread, so that the program
+ * still gets them. Call with the lock. */
 static bool is_watching(void)
 {
 	pthread_t thread;
@@ -167,7 +169,7 @@ static void keep(int fd)
 		wanted.data.u32 = i;
 		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(watched, EPOLL_CTL_ADD, copy, &wanted) == 0) {
 			kept[i] = (struct kept){ .fd = copy, .until = now() + SECONDS };
-			number_kept++;
+			kept_count++;
 			count_up(LATE_WRITERS, 1);
 		} else {
 			close_alone(copy);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * mptcp_listen.so gives an unchanged server MPTCP listeners, or MPTCP towards listed parents, and no other MPTCP.
- * hooks.c calls listeners.c, parents.c and late_writes.c. The first two call swap.c, which replaces one socket by
- * another.
+ * mptcp_listen.so makes the listeners of an unchanged server, or its connections to listed parents, use MPTCP, and no
+ * other sockets. hooks.c calls listeners.c, parents.c and late_writes.c. The first two call swap.c, which replaces one
+ * socket by another.
  */
 
 #ifndef LISTEN_H
@@ -15,15 +15,15 @@ extern char *listen_ports, *congestion, *parents;
 
 extern int (*next_bind)(int, const struct sockaddr *, socklen_t);
 
-/* listeners.c and parents.c: *fd* is about to be bound or connected. Make it an MPTCP socket if it has to be one. */
+/* listeners.c and parents.c: called before *fd* is bound or connected. Make it an MPTCP socket if it must be one. */
 void before_bind(int fd, const struct sockaddr *address, socklen_t length);
 void before_connect(int fd, const struct sockaddr *address, socklen_t length);
 
-/* late_writes.c: note which process this is; *fd* is about to be closed. */
+/* late_writes.c: start_late_writes() records this process; before_close() is called before *fd* is closed. */
 void start_late_writes(void);
 void before_close(int fd);
 
-/* swap.c: an option of SOL_SOCKET, or -1. */
+/* swap.c: return the value of an option of SOL_SOCKET, or -1. */
 int integer_option(int fd, int name);
 
 bool is_tcp(int fd);
@@ -32,14 +32,15 @@ bool is_mptcp(int fd);
 /* Set the chosen congestion control, if any, on the unbound socket *mptcp*. */
 void choose_congestion(int mptcp);
 
-/* Replace the TCP socket *fd* by an MPTCP socket and return NULL. Or leave *fd* alone and return why, with errno
- * set. */
+/* Replace the TCP socket *fd* by an MPTCP socket and return NULL. If that fails, leave *fd* unchanged, and return the
+ * reason, with errno set. */
 const char *swap(int fd);
 
-/* Most bytes that are read of a list. */
+/* Maximum number of bytes that are read of a list, with the final NUL. */
 #define LIST_SIZE 4096
 
-/* Copy the list *value*, or the list in the file *value*. False, with errno, if the file cannot be read. */
+/* Copy to *list* the list *value* or, if *value* begins with '/', the list in that file. Return false, with errno set,
+ * if the file cannot be read. */
 bool read_list(const char *value, char *list, size_t size);
 
 #endif

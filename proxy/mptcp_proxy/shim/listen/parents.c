@@ -7,9 +7,9 @@
  * the addresses of a name change. A TCP socket that is about to be connected to one of them is replaced by an MPTCP
  * socket (swap.c). All other sockets stay.
  *
- * Why at connect and not at socket(2): only connect tells the destination. At socket() every socket would have to
- * become MPTCP, including listeners and those to name servers and helpers, and most of them TCP again. What the program
- * has done to its socket by then can be carried over.
+ * Why at connect and not at socket(2): only connect shows the destination. At socket(), all sockets would have to
+ * become MPTCP, including listeners and the sockets to name servers and helpers, and most of them would have to become
+ * TCP again later. Options that the program has set before connect are copied to the new socket.
  */
 
 #define _GNU_SOURCE
@@ -25,7 +25,8 @@
 /* "[", an IPv6 address, "]:", a port and the terminating NUL. */
 #define GOAL_SIZE (INET6_ADDRSTRLEN + 8)
 
-/* Write *address* as in the list; false if it is none of TCP. ::ffff:192.0.2.1 is 192.0.2.1. */
+/* Write *address* in the notation of the list. ::ffff:192.0.2.1 is written as 192.0.2.1. Return false if it is not an
+ * IP address with a port. */
 static bool write_goal(const struct sockaddr *address, socklen_t length, char goal[GOAL_SIZE])
 {
 	char text[INET6_ADDRSTRLEN];
@@ -48,7 +49,7 @@ static bool write_goal(const struct sockaddr *address, socklen_t length, char go
 	return true;
 }
 
-/* Is *goal* a whole word of *list*? */
+/* Return whether *goal* is a word of *list*. */
 static bool names_goal(const char *list, const char *goal)
 {
 	size_t wanted = strlen(goal);
@@ -75,7 +76,7 @@ static bool is_parent(const char *goal)
 	return names_goal(list, goal);
 }
 
-/* Neither connected nor connecting; getpeername(2) does not show the latter. */
+/* Return whether the socket is neither connected nor connecting; getpeername(2) does not show that it is connecting. */
 static bool is_unconnected(int fd)
 {
 	struct tcp_info info = { .tcpi_state = TCP_ESTABLISHED };

@@ -2,9 +2,9 @@
  *
  * Replaces a TCP socket by an MPTCP socket, at the same descriptor number.
  *
- * The MPTCP socket takes over what the program has made of its TCP socket: options, the bound name, and the
- * descriptor's flags. It does not take over a registration with epoll(7), which belongs to the old socket: swap only
- * unregistered ones. Squid registers a listener after listen(2) and a connection after connect(2)
+ * The MPTCP socket gets what the program has set on its TCP socket: options, the bound name, and the descriptor's
+ * flags. It does not get a registration with epoll(7), which belongs to the old socket, so swap() must be called before
+ * a socket is registered. Squid registers a listener after listen(2) and a connection after connect(2)
  * (Comm::ConnOpener::doConnect; 5.7 and 6.13).
  *
  * MPTCP_CONGESTION, if set, names the congestion control (tcp(7), TCP_CONGESTION) of the MPTCP sockets. Accepted
@@ -41,8 +41,8 @@ union value {
 	char name[64];
 };
 
-/* ESSENTIAL: without it the listener would accept from elsewhere, or not at all; then TCP is better than MPTCP. TUNING:
- * a refusal costs only speed or comfort. */
+/* ESSENTIAL: without this option the listener would accept connections from elsewhere, or none at all; if the MPTCP
+ * socket refuses it, the TCP socket stays. TUNING: without this option the socket is only slower or less convenient. */
 enum weight { ESSENTIAL, TUNING };
 
 static const struct option {
@@ -103,7 +103,7 @@ static const struct option *carry_options(int tcp, int fresh, int mptcp)
 			continue;
 		if (set_length == untouched_length && memcmp(&set, &untouched, set_length) == 0)
 			continue;
-		/* socket(7): the kernel reports twice the size that was asked for. */
+		/* socket(7): the kernel reports twice the size that was set. */
 		if (option->level == SOL_SOCKET && (option->name == SO_RCVBUF || option->name == SO_SNDBUF))
 			set.number /= 2;
 		if (setsockopt(mptcp, option->level, option->name, &set, set_length) != 0 &&
@@ -113,7 +113,7 @@ static const struct option *carry_options(int tcp, int fresh, int mptcp)
 	return NULL;
 }
 
-/* An MPTCP socket without a subflow accepts any name; only a TCP socket shows whether it exists. */
+/* An MPTCP socket without a subflow accepts any name, so a TCP socket is used to test whether the name exists. */
 void choose_congestion(int mptcp)
 {
 	socklen_t length;
@@ -145,8 +145,8 @@ static bool is_no_name(const struct sockaddr_storage *name, socklen_t length)
 	return address->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)name)->sin6_addr);
 }
 
-/* Bind the MPTCP socket to the name of the TCP socket, which keeps it: SO_REUSEADDR allows both while neither listens
- * (socket(7)). So no other program can take the port in between. */
+/* Bind the MPTCP socket to the name of the TCP socket, which stays bound to it: SO_REUSEADDR allows this as long as
+ * neither listens (socket(7)). So no other program can bind the port in between. */
 static bool carry_name(int tcp, int mptcp)
 {
 	struct sockaddr_storage name;

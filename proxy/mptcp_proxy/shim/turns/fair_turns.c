@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Clients take turns: none delays the others by the number of its connections.
+ * Clients take turns, so that no client can delay the others by the number of its connections.
  *
  * Squid asks epoll(7) for all ready descriptors and serves them one by one, regardless of the client, before it asks
  * again (Comm::DoSelect; 5.7 and 6.13). So a client that sends requests without a pause on a thousand connections makes
  * each turn of the event loop last a thousand requests. Another client's request takes several turns: it is accepted,
  * read, sent to the origin, answered. No setting of Squid changes that.
  *
- * So each client's connections are in an epoll of their own, which is in Squid's as one descriptor. When it is ready,
+ * So each client's connections are in a separate epoll, which is one descriptor in Squid's epoll. When it is ready,
  * Squid gets the client's share of a turn: TURN events divided by the number of ready clients, and at least one. The
- * kernel goes round the descriptors of an epoll, and reports the rest the next time, because Squid uses neither EPOLLET
- * nor EPOLLONESHOT. The bound also applies to a single busy client: another's connection is seldom ready at the same
- * moment, and would wait for the end of that turn.
+ * kernel reports the descriptors of an epoll in rotation, so the other events come the next time, because Squid uses
+ * neither EPOLLET nor EPOLLONESHOT. The limit also applies to a single busy client: a connection of another client is
+ * seldom ready at the same moment, and would wait for the end of that turn.
  *
- * New connections wait in order of arrival, and Squid accepts one per turn (Comm::TcpAcceptor::doAccept), so a client
- * that opens many delays another's by as many turns. Therefore a listener's event is repeated in a turn while
- * connections wait: Squid's handler is registered again after each accept, and ignores EAGAIN.
+ * New connections wait in order of arrival, and Squid accepts one per turn (Comm::TcpAcceptor::doAccept). So if a
+ * client opens many connections, another client's new connection is delayed by as many turns. Therefore a listener's
+ * event is repeated in a turn while connections wait: Squid's handler is registered again after each accept, and
+ * ignores EAGAIN.
  *
- * Why not fetch all ready events and leave out the excess: then the kernel looks at each of these in each turn, which
- * cost a quarter of the processor with 720 connections of Multipath TCP.
+ * Why not fetch all ready events and drop the excess: the kernel would check all ready connections in each turn, which
+ * took a quarter of the processor with 720 connections of Multipath TCP.
  *
- * Descriptors that are no client's (listeners, origin servers, pipes) stay in Squid's own epoll. accept(2) shows a
- * descriptor's client; close(2) ends that. A client is an IPv4 address or the 64 bits of an IPv6 network, as for the
- * throttler. A forked child does none of this.
+ * Descriptors that do not belong to a client (listeners, connections to origin servers, pipes) stay in Squid's own
+ * epoll. accept(2) shows the client of a descriptor, until close(2). A client is an IPv4 address or the 64 bits of an
+ * IPv6 network, as for the throttler. A forked child does none of this.
  */
 
 #define _GNU_SOURCE
@@ -34,13 +35,14 @@
 
 #include "turns.h"
 
-/* Most connections that a listener accepts in a turn: a power of two. A turn's events are those of about four requests:
- * if each is a new connection, fewer would let the queue grow, and more would lengthen the turn. */
+/* Maximum number of connections that a listener accepts in a turn; a power of two. A turn has the events of about four
+ * requests. If each request comes on a new connection, a lower limit would let the queue grow, and a higher one would
+ * lengthen the turn. */
 #ifndef ACCEPTS
 #define ACCEPTS 8
 #endif
 
-/* Clients' epolls are at most this fraction of the descriptors that the program may have. */
+/* Clients' epolls take at most one in PART of the descriptors that the program may have. */
 #define PART 16
 
 atomic_bool fair;
@@ -49,12 +51,12 @@ atomic_bool cut;
 
 static uint64_t salt;
 static unsigned int places;
-static atomic_uint accepts = 1; /* per listener, in the turn that begins */
+static atomic_uint accepts = 1; /* number of accepts per listener in this turn */
 static atomic_bool in_vain;	/* an accept of the last turn failed */
 
 static pthread_mutex_t clients_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct client {
-	uint64_t first;	     /* the owner; others share the place */
+	uint64_t first;	     /* the first client of the place; other clients may share it */
 	int epoll;	     /* 0: none */
 	unsigned int number;
 } clients[CLIENTS];
@@ -75,8 +77,8 @@ void start_turns(void)
 
 /* ----------------------------------------------------------------------------------------- owners of descriptors */
 
-/* ::ffff:192.0.2.1 is 192.0.2.1, and so is 64:ff9b::192.0.2.1: its first 64 bits cover all clients of a NAT64 (RFC
- * 6052). */
+/* ::ffff:192.0.2.1 and 64:ff9b::192.0.2.1 count as 192.0.2.1. All clients behind a NAT64 have the same first 64 bits
+ * (RFC 6052). */
 bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *client)
 {
 	static const uint8_t nat64[12] = { 0, 0x64, 0xff, 0x9b };
@@ -96,8 +98,8 @@ bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *clien
 	return true;
 }
 
-/* The client's own place, from 1 to places - 1; if all are taken, one of these. Call with the lock. The mixing is the
- * finalizer of MurmurHash3 by Austin Appleby, who placed it in the public domain. */
+/* Return the client's place, from 1 to places - 1; if all are taken by others, a place to share. Call with the lock.
+ * The hash is the finalizer of MurmurHash3 by Austin Appleby, who placed it in the public domain. */
 static uint16_t place_for(uint64_t client)
 {
 	uint16_t unused = 0;
@@ -118,7 +120,7 @@ static uint16_t place_for(uint64_t client)
 	return 1 + (client ^ client >> 33) % (places - 1);
 }
 
-/* Called at the first client: before, the program may raise its limit. */
+/* Set *places*. This is called at the first client, because the program may raise its limit of descriptors before. */
 static void count_places(void)
 {
 	struct rlimit limit;
@@ -157,8 +159,8 @@ void share_place(int fd, int copy)
 	pthread_mutex_unlock(&clients_lock);
 }
 
-/* The descriptor is in no client's epoll any longer, or never was. Call with the lock. Returns the client's epoll, to
- * be closed, if this was its last descriptor, or 0. */
+/* Record that *fd* no longer belongs to a client. It must not be in the client's epoll. Call with the lock. If this was
+ * the client's last descriptor, return the client's epoll, which the caller must close; otherwise 0. */
 static int end_ownership(int fd)
 {
 	struct client *client = &clients[descriptors[fd].place];
@@ -187,19 +189,19 @@ void leave_place(int fd)
 
 /* --------------------------------------------------------------------------------------------------------- turns */
 
-/* In Squid's epoll, the data of a client's epoll is not a descriptor but its place below zero. */
+/* In Squid's epoll, the data of a client's epoll is not a descriptor, but a negative number that encodes its place. */
 static int mark_of(uint16_t place)
 {
 	return -1 - place;
 }
 
-/* Open an epoll for the client in Squid's, *outer*. Call with the lock. */
+/* Open an epoll for the client, and add it to Squid's epoll *outer*. Call with the lock. */
 static bool open_client(struct client *client, int outer)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.fd = mark_of(client - clients) };
 	int epoll = epoll_create1(EPOLL_CLOEXEC);
 
-	/* 0 if standard input was closed; here 0 means none. */
+	/* The number may be 0 if standard input was closed, but here 0 means that the client has no epoll. */
 	if (epoll > 0 && next_epoll_ctl(outer, EPOLL_CTL_ADD, epoll, &event) == 0)
 		client->epoll = epoll;
 	else if (epoll >= 0)
@@ -255,7 +257,7 @@ int part(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *fo
 	return others;
 }
 
-/* The number of events in a turn for each of *found* clients, if there is *room* for so many events of all. */
+/* Return the number of events in a turn for each of *found* clients, if all together may have at most *room* events. */
 static int share_of(int found, int room)
 {
 	int share = TURN / found > 1 ? TURN / found : 1;
@@ -282,7 +284,7 @@ int add_clients(struct epoll_event *events, int count, int most, const uint16_t 
 	return count;
 }
 
-/* Allow twice as many accepts as in the turn before, unless one of those failed. */
+/* Allow twice as many accepts as in the previous turn, unless one of these failed. */
 int add_accepts(struct epoll_event *events, int others, int count, int most)
 {
 	bool wait = false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The functions of the C library that squid_turns.so replaces, besides those in both/hooks.c.
+ * The functions of the C library that squid_turns.so replaces, except the exec functions (both/hooks.c).
  */
 
 #define _GNU_SOURCE
@@ -48,7 +48,7 @@ __attribute__((constructor)) void start(void)
 	without_zero_read = is_left_out("zero-read");
 }
 
-/* The descriptor *fd* is closed, or about to be. Forget its client and everything else. */
+/* Forget the client of *fd* and everything else about it, because it is closed, or will be. */
 static void forget(int fd)
 {
 	int saved = errno;
@@ -71,7 +71,8 @@ static void forget(int fd)
 	errno = saved;
 }
 
-/* *listener* returned *fd*, or failed with errno. *room*: the caller's room for the address, which may be longer. */
+/* Process the result of accept(2) on *listener*: *fd*, or a failure with errno. *room*: size of the caller's buffer for
+ * the address; the address may be longer. */
 static int accepted(int listener, int fd, const struct sockaddr *address, const socklen_t *length, socklen_t room)
 {
 	uint64_t client;
@@ -112,7 +113,7 @@ EXPORTED int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
 	return want(what, fd, event);
 }
 
-/* Events that need no question to the kernel come first, in a turn of their own. */
+/* Return the events for which the kernel need not be asked. They come first, in a separate turn. */
 static int go_on(struct epoll_event *events, int most, int *timeout)
 {
 	int count;
@@ -165,7 +166,7 @@ ssize_t write(int fd, const void *bytes, size_t size)
 	ssize_t taken = 0;
 
 	start();
-	/* A write from a signal handler, as of a fault report, must not wait for the lock. */
+	/* A write from a signal handler, such as a fault report, must not wait for the lock. */
 	if (size == 0 || !has_turns(fd) || !(is_clients(fd) || descriptors[fd].interest.wants))
 		return next_write(fd, bytes, size);
 	if (is_clients(fd)) {

@@ -6,19 +6,19 @@
  * whether it may (Comm::Write, Comm::HandleWrite; 5.7 and 6.13). So a download of 64 KB takes 16 calls of write(2),
  * each of which sends packets of its own, and as many of epoll_wait(2).
  *
- * Here a header or a full piece is held, and more is added to it, as long as Squid waits to write more, and is told
- * that it may (may_write.c). Held data is sent when Squid does not wait to write, when it had its turn and wrote
- * nothing, when it had no turn twice, when its last write was less than a piece, and when the room is full. So nothing
- * is held for longer than two turns of the event loop.
+ * Here a header or a full piece is held, and later pieces are added to it, as long as Squid waits to write more and
+ * gets the event that it may write (may_write.c). Held data is sent in these cases: Squid does not wait to write; Squid
+ * got the event and wrote nothing; twice, the event had no room in a turn; the last write was less than a piece; the
+ * buffer is full. So data is held for at most two turns of the event loop.
  *
- * Nothing is held for a connection on which Squid does not wait for EPOLLOUT. At most half of the kernel's room is
- * held, so that it takes all at once. If it does not, for lack of memory, Squid may not write until the kernel has
- * taken the rest. If Squid closes the connection meanwhile, a copy of its descriptor keeps it until then. If the kernel
- * takes nothing of the rest for REST_SECONDS the connection is reset: its client must not take a part for the whole
- * answer.
+ * No data is held for a connection on which Squid does not wait for EPOLLOUT. The held data is at most half of the
+ * kernel's free buffer, so that the kernel takes all of it at once. If it does not, for lack of memory, Squid may not
+ * write until the kernel has taken the rest. If Squid closes the connection before that, a copy of its descriptor keeps
+ * the connection open. If the kernel takes nothing of the rest for REST_SECONDS, the connection is reset, because its
+ * client must not mistake a part for the whole answer.
  *
- * The program sees an error in sending at its next write or read, as with data that the kernel holds. From then on
- * nothing is held. A forked child sends nothing of what its parent holds.
+ * The program sees an error in sending at its next write or read, as it does for data that the kernel holds. After an
+ * error, no data is held for the connection. A forked child does not send data that its parent holds.
  */
 
 #define _GNU_SOURCE
@@ -31,31 +31,31 @@
 #include "turns.h"
 
 #define PIECE 4096
-/* Around a piece that is sent as a chunk: its size, and two line ends. */
+/* Bytes around a piece that is sent as a chunk: its size, and two line ends. */
 #define FRAMING 16
 
 #define JOINED 65536
-/* Room for a header and what follows, while it is unknown whether that is much. */
+/* Buffer for a header and the data after it, as long as it is unknown whether much data follows. */
 #define BEGINNING 16384
-/* Most connections with held data. Writes to others go to the kernel directly. */
+/* Maximum number of connections with held data. Writes to other connections go directly to the kernel. */
 #define MOST_HELD 256
 #ifndef REST_SECONDS
 #define REST_SECONDS 60
 #endif
 
 struct joined {
-	int fd, place;		 /* in all_joined[] */
+	int fd, place;		 /* place: index in all_joined[] */
 	bool more;		 /* the last write was probably not the final one */
-	bool late;		 /* there was no room for its event in the last turn */
-	bool waits;		 /* the kernel has not taken all, and reports when it can */
-	time_t until;		 /* when to give up; 0 while the program has not closed it */
-	size_t first, end, room; /* where the held part of the bytes begins and ends, and its limit */
+	bool late;		 /* its event had no room in the last turn */
+	bool waits;		 /* the kernel has not taken all data, and will report when it can take more */
+	time_t until;		 /* time at which to give up; 0 if the program has not closed the connection */
+	size_t first, end, room; /* begin and end of the held bytes, and the limit of the end */
 	char bytes[JOINED];
 };
 
 static struct joined *all_joined[MOST_HELD], *spare;
-static int number_joined;	  /* of all_joined[] */
-static atomic_int number_waiting; /* of these, those that wait; read without the lock */
+static int number_joined;	  /* used entries of all_joined[] */
+static atomic_int number_waiting; /* number of them that wait; read without the lock */
 static int ended[MOST_HELD];	  /* copies without held data */
 static atomic_int number_ended;	  /* read without the lock */
 
@@ -70,7 +70,7 @@ static void drop(struct joined *joined)
 		free(joined);
 }
 
-/* The program has closed this one, and its rest is sent, or never will be. */
+/* End the copy of a connection that the program has closed, because its rest was sent or cannot be sent. */
 static void end(struct joined *joined)
 {
 	ended[number_ended++] = joined->fd;
@@ -86,7 +86,7 @@ static void wait_for_room(struct joined *joined, bool waits)
 	wait_for_rest(joined->fd, waits);
 }
 
-/* Send the held data. False, with errno, if the kernel has not taken all; then it waits or is dropped. */
+/* Send the held data. If the kernel has not taken all of it, return false, with errno; the rest waits or is dropped. */
 static bool send_joined(struct joined *joined)
 {
 	size_t before = joined->first;
@@ -114,7 +114,7 @@ static bool send_joined(struct joined *joined)
 	return why == 0;
 }
 
-/* After a regular end, a client would take the part that it has for the whole answer. */
+/* Make close(2) reset the connection. After a regular end, the client would mistake its part for the whole answer. */
 static void reset_at_close(int fd)
 {
 	const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
@@ -122,7 +122,7 @@ static void reset_at_close(int fd)
 	setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
 
-/* The client of a closed connection has taken nothing for too long. */
+/* Reset a closed connection, because its client has taken no data for too long. */
 static void give_up_rest(struct joined *joined)
 {
 	wait_for_room(joined, false);
@@ -157,9 +157,9 @@ static bool is_header(const char *bytes, size_t size)
 	return size > 9 && size < PIECE && memcmp(bytes, "HTTP/", 5) == 0 && memcmp(bytes + size - 4, "\r\n\r\n", 4) == 0;
 }
 
-/* Begin to hold writes to *fd* if these bytes are probably not the last. Otherwise return NULL. The program must *wait*
- * if it was told to write without asking the kernel and there is little room. Then the kernel reports when there is
- * much room, which saves many small writes. */
+/* Begin to hold writes to *fd* if these bytes are probably not the last ones; otherwise return NULL. *wait* is set if
+ * the program got its event without asking the kernel, and the kernel has little room. The program must then wait until
+ * the kernel reports much room, which saves many small writes. */
 static struct joined *begin_to_join(int fd, const char *bytes, size_t size, bool *wait)
 {
 	struct joined *joined;
@@ -197,7 +197,7 @@ ssize_t join(int fd, const char *bytes, size_t size)
 	bool wait = false;
 
 	if (joined != NULL && (joined->waits || size > joined->room - joined->end))
-		/* Give the kernel these bytes too. Otherwise a heavy writer would go on before all others for ever. */
+		/* Write these bytes to the kernel as well. Otherwise a heavy writer would go on before all others forever. */
 		return send_joined(joined) ? 0 : -1;
 	if (joined == NULL)
 		joined = begin_to_join(fd, bytes, size, &wait);
@@ -217,7 +217,7 @@ int go_on_with_joined(struct epoll_event *events, int most)
 {
 	int count = 0;
 
-	/* Backwards, because the last one replaces a dropped one. */
+	/* Go backwards, because the last entry replaces a dropped one. */
 	for (int i = number_joined - 1; i >= 0; i--) {
 		struct joined *joined = all_joined[i];
 
@@ -265,7 +265,7 @@ int without_rests(struct epoll_event *events, int count)
 	return left;
 }
 
-/* Keep what the kernel has not taken of a connection that the program closes, by a copy of its descriptor. */
+/* Keep the data that the kernel has not taken of a connection that the program closes, with a copy of its descriptor. */
 static bool keep_rest(struct joined *joined)
 {
 	int copy = mptcp_copy(joined->fd);

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Tells Squid that it may write without asking the kernel, since nearly always it may.
+ * Tells Squid that it may write, without asking the kernel, because Squid nearly always may.
  *
- * Before it writes, Squid has epoll(7) wait for EPOLLOUT (Comm::Write). After it has written it is told so once more,
- * and only then cancels the wait: two calls of epoll_ctl(2) and two turns of the event loop for each piece of a tunnel,
- * each request and each answer.
+ * Before a write, Squid makes epoll(7) wait for EPOLLOUT (Comm::Write). After the write it gets this event once more,
+ * and only then cancels the wait. This takes two calls of epoll_ctl(2) and two turns of the event loop for each piece
+ * of a tunnel, each request and each answer.
  *
- * So when a program begins to wait for EPOLLOUT of a descriptor that took all of the last write, it gets the event in
- * the next turn, and once more in the turn after it. If it has then written nothing by write(2), or if the kernel took
- * less than it was given, the kernel is asked as usual. The kernel is also asked about writes of a library for the
- * program, as of GnuTLS: without room that library would get EAGAIN, and Squid would end the connection.
+ * So when the program begins to wait for EPOLLOUT of a descriptor, and the kernel took all of the last write to it, the
+ * program gets the event in the next turn, and once more in the turn after it. If the program has then written nothing
+ * by write(2), or if the kernel took less than all, the kernel is asked as usual. The kernel is also asked about writes
+ * that a library such as GnuTLS makes for the program: if the kernel had no room, the library would get EAGAIN, and
+ * Squid would end the connection.
  *
- * These events are for what the last turn began. Each client has its share of MOST of them, and as many are for
- * descriptors that are no client's, before the kernel is asked for others' events. Changes are told to the kernel just
- * before that, so what the program cancels in between costs nothing: for example, it stops waiting for an idle
- * connection to the origin and waits for its answer.
+ * These events continue what the last turn began. Before the kernel is asked for other events, at most MOST of them are
+ * given to clients, each of which has a share, and at most MOST to descriptors that do not belong to a client. Changes
+ * are passed to the kernel just before it is asked, so changes that the program cancels in between cost nothing: for
+ * example, it stops waiting to write to an idle connection to the origin, and waits for the answer.
  *
- * Only the kernel knows about a descriptor without history here, which may still be connecting. All this applies to the
- * program's event loop (fair_turns.c), and to what it registers there once there are clients.
+ * For a descriptor without an earlier write, only the kernel knows whether it may be written to, because it may still
+ * be connecting. All this applies to the program's event loop (fair_turns.c), and to descriptors that are registered
+ * there once the first client has connected.
  */
 
 #define _GNU_SOURCE
@@ -31,7 +33,7 @@
 #define MOST (4 * TURN)
 #define ODD (EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP)
 
-/* Recursive: a signal handler that reports a fault in here may close descriptors. */
+/* The lock is recursive, because a signal handler that reports a fault in this library may close descriptors. */
 pthread_mutex_t events_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 /* Each queue links descriptors by next[]; -1 ends it. */
@@ -39,7 +41,7 @@ static struct ends {
 	int first, last;
 } queues[QUEUES] = { { -1, -1 }, { -1, -1 }, { -1, -1 } };
 
-/* Events since the kernel was last asked, per client and of all clients, and each client's limit. */
+/* Number of events given since the kernel was last asked, per place and of all clients, and each client's limit. */
 static int given_to[CLIENTS], given, share = MOST;
 
 static void append(enum queue queue, int fd)
@@ -54,7 +56,7 @@ static void append(enum queue queue, int fd)
 	ends->last = fd;
 }
 
-/* Empty the queue. Returns its first descriptor, and next_of() each that follows; -1 ends it. */
+/* Empty the queue. Return its first descriptor; next_of() returns the following ones; -1 is the end. */
 static int take_all(enum queue queue)
 {
 	int first = queues[queue].first;
@@ -69,7 +71,8 @@ static int next_of(enum queue queue, int fd)
 	return descriptors[fd].next[queue];
 }
 
-/* Register with the kernel what is wanted of *fd*, except what is told without it. Returns as epoll_ctl(2). */
+/* Register with the kernel the events that are wanted of *fd*, except those that are given without asking the kernel.
+ * Return the result of epoll_ctl(2). */
 static int tell(int fd)
 {
 	struct interest *each = &descriptors[fd].interest;
@@ -77,7 +80,7 @@ static int tell(int fd)
 	bool needed;
 	int result;
 
-	/* What the kernel already knows does no harm. */
+	/* If EPOLLOUT is already set in the kernel, it stays set, which saves a call. */
 	if (each->fresh && (each->asked & EPOLLOUT) == 0)
 		events &= ~EPOLLOUT;
 	if (each->rest)
@@ -93,7 +96,8 @@ static int tell(int fd)
 	return result;
 }
 
-/* The kernel may lack memory for a change, or the user may have too many. Try again at the next turn. */
+/* Pass all changes to the kernel. If it lacks memory for a change, or the user has too many registrations, try again in
+ * the next turn. */
 static void tell_changes(void)
 {
 	for (int next, fd = take_all(CHANGED); fd >= 0; fd = next) {
@@ -109,7 +113,7 @@ static void begin_to_wait(int fd)
 	append(FRESH, fd);
 }
 
-/* As epoll_ctl(2) of the event loop, for a change. */
+/* Change what the program wants of *fd*. Return as epoll_ctl(2) does. */
 static int change(int fd, bool wants, uint32_t wanted)
 {
 	struct interest *each = &descriptors[fd].interest, before = *each;
@@ -143,7 +147,7 @@ int want(int what, int fd, const struct epoll_event *event)
 	if (what == EPOLL_CTL_ADD && descriptors[fd].interest.wants)
 		errno = EEXIST;
 	else if (what != EPOLL_CTL_ADD && !descriptors[fd].interest.wants)
-		result = tell_kernel(fd, what, event == NULL ? 0 : event->events); /* registered before, or not at all */
+		result = tell_kernel(fd, what, event == NULL ? 0 : event->events); /* registered earlier, or not at all */
 	else if (what == EPOLL_CTL_DEL)
 		result = change(fd, false, 0);
 	else
@@ -190,8 +194,8 @@ void serve(int fd, struct epoll_event *event)
 	given_to[place]++;
 }
 
-/* Those without room come first the next time, which is at once. If it is no longer known whether a descriptor may be
- * written to, the kernel decides from now on. */
+/* Events for which there is no room come first in the next turn, which follows at once. If it is no longer known
+ * whether a descriptor may be written to, the kernel is asked from now on. */
 int add_fresh(struct epoll_event *events, int count, int most, int *timeout)
 {
 	bool seen[CLIENTS] = { false };
@@ -233,7 +237,7 @@ int add_fresh(struct epoll_event *events, int count, int most, int *timeout)
 
 void forget_interest(int fd)
 {
-	/* A copy of the descriptor would keep it registered: mptcp_copy() makes such, and a child that was just forked
+	/* A copy of the descriptor would keep it registered. mptcp_copy() makes copies, and a child that was just forked
 	 * has one. */
 	if (descriptors[fd].interest.there)
 		tell_kernel(fd, EPOLL_CTL_DEL, 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * squid_turns.so changes how epoll(7), read(2) and write(2) serve an unchanged Squid. It contains nothing of MPTCP, and
- * is optional. hooks.c calls the parts. joined_writes.c calls may_write.c, both call fair_turns.c, and so does
- * zero_read.c.
+ * squid_turns.so changes how epoll(7), read(2) and write(2) work for an unchanged Squid. It does not concern MPTCP, and
+ * is optional. hooks.c calls the other files. joined_writes.c calls may_write.c; both of these and zero_read.c use
+ * fair_turns.c.
  */
 
 #ifndef TURNS_H
@@ -14,37 +14,38 @@
 
 #include "../both/both.h"
 
-/* Events of clients that the kernel is asked for in a turn of Squid's event loop. For each, about four come without
- * asking the kernel (may_write.c), so this is as many requests. */
+/* Number of clients' events that are requested from the kernel in a turn of Squid's event loop. For each, about four
+ * more events come without asking the kernel (may_write.c), so a turn serves about this number of requests. */
 #ifndef TURN
 #define TURN 4
 #endif
 
-/* Each place takes a descriptor, of an epoll, while one of its clients is there. Squid does not count these, and keeps
- * 100 free (RESERVED_FD): with more it would run out of descriptors in accept, and never accept again. If all places
- * are taken, clients share them and count as one. A random number decides with whom, so no client can choose. */
+/* Number of places. A place has an epoll, which takes a descriptor, while a client with this place is connected. Squid
+ * does not count these descriptors, and keeps 100 free (RESERVED_FD): with more places it would run out of descriptors
+ * in accept, and never accept again. If all places are taken, several clients share a place and count as one. A random
+ * number decides which clients share, so no client can choose. */
 #define CLIENTS 64
 
-/* Of descriptors: those with events without asking the kernel, those of them that had one in this turn, and those with
- * changes to tell the kernel. */
+/* Queues of descriptors. FRESH: they get events without asking the kernel; SERVED: those of them that had an event in
+ * this turn; CHANGED: the kernel must be told their changes. */
 enum queue { FRESH, SERVED, CHANGED, QUEUES };
 
 struct joined;
 
 extern struct descriptor {
-	atomic_ushort place; /* the client's place, 0: no client's; written under clients_lock */
-	atomic_bool listens; /* something was accepted from it */
+	atomic_ushort place; /* place of the client; 0: not a client's descriptor; written under clients_lock */
+	atomic_bool listens; /* a connection was accepted from it, so it is a listener */
 	atomic_uint asked_in; /* the turn of its last read of no bytes (zero_read.c) */
 	/* The rest is written under events_lock. */
 	struct interest {
-		uint32_t wanted, asked; /* of epoll(7): by the program, and of the kernel */
-		bool wants, there;	/* registered: by the program, and with the kernel */
-		bool fresh;		/* the program waits for EPOLLOUT, and the kernel does not know */
+		uint32_t wanted, asked; /* events of epoll(7): set by the program, and set in the kernel */
+		bool wants, there;	/* registered by the program; registered in the kernel */
+		bool fresh;		/* the program waits for EPOLLOUT, which is not set in the kernel */
 		bool served;		/* it has an event in this turn */
 		bool rest;		/* the library itself waits for EPOLLOUT */
-		uint8_t left;		/* events left without asking the kernel, if it took all of the last write */
+		uint8_t left;		/* number of events to give without asking the kernel, if it took all of the last write */
 	} interest;
-	bool queued[QUEUES]; /* remains, even if closed, until the queue is processed */
+	bool queued[QUEUES]; /* in the queue; stays set after a close until the queue is processed */
 	int next[QUEUES];
 	struct joined *joined; /* the held data, or NULL */
 	bool broken; /* held data could not be sent: the kernel must report that */
@@ -65,7 +66,8 @@ extern atomic_bool cut; /* a client had more ready than Squid was given in this 
 void start_turns(void);
 void end_turns(void);
 
-/* Do clients take turns, and may *fd* have a place? The place of its client, or 0. Is it a client's? */
+/* has_turns: whether clients take turns, and *fd* may have a place. place_at: the place of *fd*'s client, or 0.
+ * is_clients: whether *fd* belongs to a client. */
 static inline bool has_turns(int fd)
 {
 	return fair && fd >= 0 && fd < DESCRIPTORS;
@@ -79,41 +81,45 @@ static inline bool is_clients(int fd)
 	return fair && place_at(fd) != 0;
 }
 
-/* *listener* gave *fd*, or none if it is negative. */
+/* Record that accept(2) on *listener* returned *fd*, which is negative if it failed. */
 void note_accept(int listener, int fd);
 
-/* The 64 bits that identify a client; false if the address is none of IP. */
+/* Set *client* to the 64 bits that identify the client. Return false if the address is not an IP address. */
 bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *client);
 
-/* *fd* belongs to this client. *copy* belongs to the client of *fd*. *fd* is about to be closed. */
+/* enter_place: *fd* belongs to this client. share_place: *copy* belongs to the client of *fd*. leave_place: *fd* is
+ * about to be closed. */
 void enter_place(int fd, uint64_t client);
 void share_place(int fd, int copy);
 void leave_place(int fd);
 
-/* Open an epoll for the client of *fd*, if *outer* is the event loop's. If that fails *fd* is no longer a client's. */
+/* Open an epoll for the client of *fd*, if *outer* is the event loop's epoll. If that fails, *fd* no longer counts as a
+ * client's. */
 void open_place(int outer, int fd);
 
-/* epoll_ctl(2) for *fd* in the event loop's epoll, or in its client's. */
+/* Call epoll_ctl(2) for *fd* in its client's epoll, or in the event loop's if it has no client. */
 int tell_kernel(int fd, int what, uint32_t events);
 
-/* A turn begins with *count* events of the event loop, without those of its clients. */
+/* Begin a turn, in which the event loop's epoll has *count* events. */
 void begin_turn(int count);
 
-/* Keep those of *count* events that are of no client's epoll; store the *ready* places. Returns how many are left. */
+/* Split *count* events: keep those that do not belong to a client's epoll, and store the places of the other ones in
+ * *ready*, their number in *found*. Return how many events are left. */
 int part(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *found);
 
-/* Add to *count* events those of the *found* clients that are *ready*. Returns the new count, at most *most*. */
+/* Add to *count* events the events of the *found* places in *ready*. Return the new count, at most *most*. */
 int add_clients(struct epoll_event *events, int count, int most, const uint16_t *ready, int found);
 
-/* Add events to make listeners accept several connections. *others*: how many of *count* events are of no client. */
+/* Repeat events of listeners, so that they accept several connections. *others*: how many of *count* events do not
+ * belong to clients. */
 int add_accepts(struct epoll_event *events, int others, int count, int most);
 
 /* -------------------------------------------------------------------------------------------------- may_write.c */
 
-/* Callers of the functions below hold it, unless stated otherwise. */
+/* Callers of the functions below hold this lock, unless "Not held" is stated. */
 extern pthread_mutex_t events_lock;
 
-/* Not held: epoll_ctl(2) for *fd* in the event loop. */
+/* Not held: replacement of epoll_ctl(2) for *fd* in the event loop's epoll. */
 int want(int what, int fd, const struct epoll_event *event);
 
 static inline bool waits_to_write(int fd)
@@ -121,47 +127,52 @@ static inline bool waits_to_write(int fd)
 	return descriptors[fd].interest.wants && (descriptors[fd].interest.wanted & EPOLLOUT) != 0;
 }
 
-/* The kernel took the last write to *fd*, *all* of it or not. */
+/* Record that the kernel took the last write to *fd*. *all*: whether it took all bytes. */
 void took(int fd, bool all);
 
-/* The library itself waits until *fd* takes the *rest* of the held data, or no longer does. */
+/* Set whether the library itself waits until the kernel takes the *rest* of the held data of *fd*. */
 void wait_for_rest(int fd, bool rest);
 
-/* May the program have an event of *fd* before the kernel is asked? Give it one: it may write. */
+/* may_serve: whether the program may get an event of *fd* before the kernel is asked. serve: give it the event that it
+ * may write. */
 bool may_serve(int fd);
 void serve(int fd, struct epoll_event *event);
 
-/* Add to *count* events those that need no question to the kernel. If there are none, tell the kernel the changes; ask
- * it within *timeout* then. Returns the new count, at most *most*. */
+/* Add to *count* events those for which the kernel need not be asked. If there are no events, tell the kernel the
+ * changes; the caller then asks it with *timeout*, which is set to 0 if events are left for the next turn. Return the
+ * new count, at most *most*. */
 int add_fresh(struct epoll_event *events, int count, int most, int *timeout);
 
-/* *fd* is closed, or reused. */
+/* Forget all that is known about *fd*, which is closed or reused. */
 void forget_interest(int fd);
 
 /* ---------------------------------------------------------------------------------------------- joined_writes.c */
 
-/* As write(2), but 0 means: give the kernel these bytes. */
+/* Like write(2), but a result of 0 means that the caller must write these bytes to the kernel. */
 ssize_t join(int fd, const char *bytes, size_t size);
 
-/* Send what is due. Returns how many *events*, at most *most*, are for writers that go on. */
+/* Send held data that is due. Store *events* for connections on which the program may write more; return their number,
+ * at most *most*. */
 int go_on_with_joined(struct epoll_event *events, int most);
 
-/* Not held: keep those of *count* events that are the program's, not the library's own. Returns how many are left. */
+/* Not held: remove from *count* events those for which only the library waits. Return how many are left. */
 int without_rests(struct epoll_event *events, int count);
 
-/* Not held: send the held data of *fd*, which is about to be closed. If the kernel does not take all, and the rest may
- * be kept, a copy of *fd* sends it later and this returns true. Otherwise closing *fd* resets the connection. */
+/* Not held: send the held data of *fd*, which is about to be closed. If the kernel does not take all of it, and *keep*
+ * is set, a copy of *fd* sends the rest later, and this function returns true. Without such a copy, closing *fd* resets
+ * the connection, if data is left. */
 bool send_held(int fd, bool keep);
 
-/* Not held: the next copy to close, whose rest is sent or never will be; or -1. */
+/* Not held: return the next copy to close, because its rest was sent or cannot be sent; -1 if there is none. */
 int next_ended(void);
 
-/* *fd* is closed, or reused: drop its held data. */
+/* Drop the held data of *fd*, which is closed or reused. */
 void forget_joined(int fd);
 
 /* -------------------------------------------------------------------------------------------------- zero_read.c */
 
-/* Must a read of *size* bytes from *fd* be answered here? Then the answer is EAGAIN, after a pause in each turn. */
+/* Return whether a read of *size* bytes from *fd* must fail with EAGAIN instead of reaching the kernel. If so, this
+ * function has paused once in this turn. */
 bool answers_read(int fd, size_t size);
 
 #endif

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * A read of no bytes is not the end of the connection.
+ * Keeps Squid from mistaking a read of zero bytes for the end of the connection.
  *
  * Squid before 6 reads a request's body into a buffer, which is full when the origin takes the body more slowly than
- * the client sends it. Squid then reads 0 bytes, gets 0 as read(2) specifies, and takes that for the client's end of
- * the connection. So an upload of more than the buffer to a slow origin always fails (Squid bug 5405). Here such a read
- * of a socket returns EAGAIN, so that Squid tries again.
+ * the client sends it. Squid then reads 0 bytes, gets 0 as read(2) specifies, and concludes that the client has ended
+ * the connection. So an upload that is larger than the buffer, to a slow origin, always fails (Squid bug 5405). Here
+ * such a read of a socket fails with EAGAIN, so that Squid tries again.
  *
- * It does so at once, because the socket has data. A pause bounds the cost: without it a core is busy for as long as
- * the origin is slow. Squid is blocked during the pause, so the pause must be short against a busy turn of its event
- * loop. There is one pause in a turn, however many descriptors read: with one for each, a client with 800 such uploads
- * would stop Squid for 0.16 s in each turn. A turn is over when a descriptor reads that has read since the last pause,
- * because the event loop visits each of them once before it visits one again. If the loop leaves some of a client's
- * events for the next time (fair_turns.c), turns are short and others wait: then the pauses are at least ten times
- * their length apart.
+ * Squid tries again at once, because the socket has data. A pause limits the cost: without it, a core would be busy as
+ * long as the origin is slow. Squid is blocked during the pause, so the pause must be short compared with a busy turn
+ * of its event loop. Each turn has one pause, regardless of how many descriptors read: with a pause for each, a client
+ * with 800 such uploads would stop Squid for 0.16 s in each turn. If a descriptor reads that has already read since the
+ * last pause, a new turn has begun, because the event loop visits each of them once before it visits one again. If the
+ * loop leaves some of a client's events for the next turn (fair_turns.c), turns are short and other clients wait; then
+ * the time between two pauses is at least ten times their length.
  */
 
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@
 
 #define PAUSE_NS 200000
 
-static atomic_uint turn = 1;	/* its number */
+static atomic_uint turn = 1;	/* number of the current turn */
 static atomic_llong last_pause; /* when it ended, nanoseconds */
 
 static bool is_socket(int fd)
@@ -46,7 +46,7 @@ static long long nanoseconds(void)
 static void pause_once_in_a_turn(int fd)
 {
 	const struct timespec pause = { .tv_nsec = PAUSE_NS };
-	/* Two that share a place cost one more pause. */
+	/* Two descriptors that share an entry cost one more pause. */
 	atomic_uint *last = &descriptors[(unsigned int)fd % DESCRIPTORS].asked_in;
 
 	if (*last == turn) {
