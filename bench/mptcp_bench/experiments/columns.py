@@ -101,10 +101,6 @@ class Results(Generic[C, M]):
             by_cell.setdefault(where[0], {})[where] = None
         return [Row(self, *where) for rows in by_cell.values() for where in rows]
 
-    def planned(self, cell: C, variant: str) -> int:
-        """Return how many runs of *variant* were planned."""
-        return sum((turn.cell, turn.variant) == (cell, variant) for turn in self.turns)
-
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[C, M]):
@@ -127,7 +123,14 @@ class Row(Generic[C, M]):
 
     @property
     def planned(self) -> int:
-        return self.results.planned(self.cell, self.variant)
+        """How many runs of the cell's variant were planned."""
+        return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in self.results.turns)
+
+    @property
+    def made(self) -> int:
+        """How many of these were measured."""
+        runs = {run.turn for run in self.results.runs if (run.turn.cell, run.turn.variant) == (self.cell, self.variant)}
+        return len(runs)
 
     def values(self, name: str) -> list[float]:
         """Return the attribute *name* of each measurement."""
@@ -159,8 +162,8 @@ class Column(Generic[C, M]):
     of: str | Callable[[Row[C, M]], Sequence[float]]
     """The attribute of each measurement, or a function that returns the values of a row. No value makes no aim."""
     by: Statistic = "mean"
-    aim: str = ""
-    """The aim's name, if it is not the heading."""
+    aim: str | None = ""
+    """The aim's name, if it is not the heading; None if the row's name is enough."""
     unit: str = ""
     scale: float = 1.0
     """Factor of the value for people. Bounds and aims have scaled values."""
@@ -191,7 +194,7 @@ class Column(Generic[C, M]):
         if value is None:
             return None
         least, most = (bound(row) if callable(bound) else bound for bound in (self.least, self.most))
-        return Aim(self.aim or self.heading, value, self.unit, least, most)
+        return Aim("" if self.aim is None else self.aim or self.heading, value, self.unit, least, most)
 
     def shown(self, row: Row[C, M]) -> str:
         """Return the text of the table, in the colour of the verdict; empty for no value or NaN."""

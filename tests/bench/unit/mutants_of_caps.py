@@ -10,9 +10,11 @@ from typing import Any
 
 from mutants import MBIT, Judge, Load, constant, rehearsed, series
 
-from mptcp_bench.experiments import guard_judging, onset_judging, starvation_judging
+from mptcp_bench.experiments import guard, guard_judging, onset_judging, starvation_judging
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.guard_judging import FAULT, Arm, Unharmed
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.guard import SCENARIO as GUARD_SCENARIO
+from mptcp_bench.experiments.guard_judging import FAULT
 from mptcp_bench.experiments.onset import SCENARIO as ONSET_SCENARIO
 from mptcp_bench.experiments.onset_judging import DOWN
 from mptcp_bench.experiments.pages_cells import cells
@@ -80,7 +82,6 @@ ONSET_JUDGE = Judge(
 
 
 FAULT_AT = 4.0
-CELLS = [guard_judging.Cell(direction, 20, "silence") for direction in ("down", "up")]
 
 
 def transfer(
@@ -100,7 +101,7 @@ def transfer(
     def second(time: float) -> float:
         return fault if FAULT_AT <= time < ended else wifi
 
-    samples = series({"eth0": ethernet, "wlan0": second}, ended + guard_judging.AFTER)
+    samples = series({"eth0": ethernet, "wlan0": second}, ended + guard.AFTER)
     return guard_judging.judge(samples, FAULT_AT, count)
 
 
@@ -113,24 +114,28 @@ def guarded(
     relaxations: int = 0,
     controls: bool = True,
     at_first: float = 30,
+    faulty: bool = False,
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge *runs* runs of each arm; the last one is as given."""
+    """Judge *runs* runs of each arm. The last one is as given; all are if *faulty*."""
 
     def judged() -> Sequence[Aim]:
-        outcomes = {
-            Arm.ON: [transfer(1.0), transfer(1.0), with_guard()],
-            Arm.OFF: [transfer(None, count=0), transfer(None, count=0), without()],
-            Arm.LIFTED: [transfer(0.2, math.inf, count=0), transfer(0.2, math.inf, count=0), lifted()],
+        arms = {guard.ON: with_guard, guard.OFF: without, guard.LIFTED: lifted}
+        usual = {
+            guard.ON: transfer(1.0),
+            guard.OFF: transfer(None, count=0),
+            guard.LIFTED: transfer(0.2, math.inf, count=0),
         }
-        measured = [
-            guard_judging.Measured(cell, arm, each, FAULT_AT, ())
-            for cell in CELLS
-            for arm in guard_judging.ARMS[cell.direction]
-            for each in outcomes[arm][:runs]
-        ]
-        return guard_judging.aims(
-            measured, {"nothing happens": Unharmed(relaxations, at_first * MBIT)} if controls else {}, CELLS, 3
-        )
+        last = cache(lambda arm: arms[arm]())
+
+        def measure(turn: Turn[guard.Cell]) -> guard_judging.Outcome | guard.Unharmed | None:
+            if turn.cell.is_control:
+                return guard.Unharmed(relaxations, at_first * MBIT) if controls else None
+            if turn.number > runs:
+                return None
+            return last(turn.variant) if turn.number == 3 or faulty else usual[turn.variant]
+
+        options = {"rtt": "20", "fault": "silence", "runs": "3"}
+        return GUARD_SCENARIO.aims(rehearsed(GUARD_SCENARIO, options, measure))
 
     return judged
 
@@ -158,10 +163,7 @@ GUARD = Judge(
         ),
         "second path hardly used": guarded(lambda: transfer(1.0, wifi=3)),
         "second path unused": guarded(lambda: transfer(1.0, wifi=0)),
-        "the fault does not happen": lambda: guard_judging.aims(
-            [guard_judging.Measured(CELLS[0], arm, unharmed(0)(), FAULT_AT, ()) for arm in (Arm.ON, Arm.OFF)],
-            {"x": Unharmed(0, 30e6)}, CELLS[:1], 1,
-        ),
+        "the fault does not happen": guarded(unharmed(0), unharmed(0), unharmed(0), faulty=True),
         "the guard is on where it should be off": guarded(without=lambda: transfer(1.0)),
         "the cap is not lifted by hand": guarded(lifted=lambda: transfer(None, count=0)),
         "it relaxes a cap without a fault": guarded(relaxations=1),

@@ -17,9 +17,8 @@ from mutants_of_middleboxes import sound
 from mutants_of_steering import END, GOOD
 from rich.console import Console
 
-from mptcp_bench.experiments import guard, middleboxes, starvation, steering, steering_outages
+from mptcp_bench.experiments import middleboxes, starvation, steering, steering_outages
 from mptcp_bench.experiments.findings import Findings
-from mptcp_bench.experiments.guard_judging import Outcome as Guarded
 from mptcp_bench.experiments.middleboxes_judging import PLACES
 from mptcp_bench.experiments.starvation_judging import Outcome as Carried
 from mptcp_bench.experiments.steering_modes_judging import WARM
@@ -48,25 +47,6 @@ def faked(monkeypatch: pytest.MonkeyPatch, module: ModuleType, testbeds: Any, **
     for name, fake in fakes.items():
         if hasattr(module, name):
             monkeypatch.setattr(module, name, fake)
-
-
-def run_guard(monkeypatch: pytest.MonkeyPatch, testbeds: Any) -> Findings:
-    def built(testbed: FakeTestbed, *of: object, **how: object) -> guard.GuardSetup:
-        throttler: Any = SimpleNamespace()
-        lab: Any = testbed
-        return guard.GuardSetup(lab, throttler, Path("policy.yaml"), "http://proxy/", ["curl"])
-
-    monkeypatch.setattr(guard.GuardSetup, "built", built)
-    monkeypatch.setattr(guard.GuardSetup, "load_between", lambda *of: None)
-    monkeypatch.setattr(guard.GuardSetup, "controls", lambda setup: [guard.Control("nothing happens")])
-    faked(
-        monkeypatch, guard, testbeds,
-        Recorder=lambda *of: nullcontext(RECORDER),
-        judge=lambda *of: Guarded(30e6, 1.0, 2.0, 1.0, 5.0, 1, 1.0),
-        mean_rate=lambda *of: 30e6,
-        _relaxations=lambda setup: 0,
-    )  # fmt: skip
-    return guard.run(CONSOLE, 1, True, {"direction": "down", "fault": "silence"})
 
 
 def run_modes(monkeypatch: pytest.MonkeyPatch, testbeds: Any) -> Findings:
@@ -146,7 +126,6 @@ def setup_of(testbed: FakeTestbed, *of: object, **how: object) -> Any:
 
 CONSOLE = Console(file=io.StringIO())
 EACH: Mapping[str, tuple[Callable[..., Findings], str, str]] = {
-    "guard": (run_guard, "runs", "down, 20 ms, silence, 1 of 1, guard off"),
     "steering": (run_modes, "runs", "20/20 ms, load-balancing 70/30, 1 of 1"),
     "steering, outages": (run_outages, "outages", "smallest-delay, silent, 8 s, full"),
     "starvation": (run_starvation, "runs", "three, cap, 2 of 3"),
@@ -166,13 +145,6 @@ def test_a_transfer_over_late_paths_is_made_again_and_no_other_is(name: str, mon
     assert findings.aims[-1].value == 0, "the product is not at fault"
     measured = len(findings.data[key]) + len(findings.data.get("controls", ()))
     assert (measured, testbed.transfers) == (3, 4)
-
-
-def test_a_transfer_of_guard_without_a_fault_is_made_again_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: this transfer was also judged over the whole life of the testbed."""
-    findings = run_guard(monkeypatch, lambda *topology, seed: nullcontext(FakeTestbed([False, False, True])))
-    assert findings.notes == (MADE_AGAIN % "down, 20 ms, nothing happens",)
-    assert list(findings.data["controls"]) == ["down, 20 ms, nothing happens"]
 
 
 def test_a_download_through_a_box_that_stays_void_loses_its_behaviour_alone(monkeypatch: pytest.MonkeyPatch) -> None:

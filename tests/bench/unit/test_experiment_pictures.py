@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 from mutants import MBIT, constant, series
-from mutants_of_caps import CELLS, COMES, FAULT_AT, ONSET, WIFI, transfer
+from mutants_of_caps import COMES, ONSET, WIFI, transfer
 
-from mptcp_bench.experiments import guard_drawing, onset, onset_judging, steering
+from mptcp_bench.experiments import guard, onset, onset_judging, steering
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.findings import Picture
-from mptcp_bench.experiments.guard_judging import Arm
-from mptcp_bench.experiments.guard_judging import Measured as Guarded
 from mptcp_bench.experiments.steering_modes_judging import WARM
 from mptcp_bench.experiments.steering_modes_judging import Measured as Steered
 
@@ -47,15 +45,17 @@ def test_without_a_mode_there_is_no_picture_of_modes(kinds: Sequence[str], tmp_p
     assert "smallest-delay" in text
 
 
-def guarded(*arms: Arm) -> list[Guarded]:
-    return [Guarded(CELLS[0], arm, transfer(None, count=0), FAULT_AT, SAMPLES) for arm in arms]
+def guarded(*arms: str) -> Sequence[Picture]:
+    """Return the pictures of one run of each of *arms*."""
+    turns = [Turn(guard.Cell("down", 20, "silence"), arm, 1) for arm in arms]
+    return guard.pictures(Results(turns, [Run(turn, transfer(None, count=0)) for turn in turns]))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("arms", [(), (Arm.OFF,)])
-def test_where_all_runs_with_the_guard_were_void_there_is_no_picture_of_it(arms: Sequence[Arm], tmp_path: Path) -> None:
-    assert guard_drawing.pictures(guarded(*arms)) == ()
-    [text] = drawn(guard_drawing.pictures(guarded(*arms, Arm.ON)), tmp_path)
+@pytest.mark.parametrize("arms", [(), (guard.OFF,)])
+def test_where_all_runs_with_the_guard_were_void_there_is_no_picture_of_it(arms: Sequence[str], tmp_path: Path) -> None:
+    assert guarded(*arms) == []
+    [text] = drawn(guarded(*arms, guard.ON), tmp_path)
     assert "Wi-Fi: silence" in text
 
 

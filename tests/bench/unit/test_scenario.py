@@ -208,10 +208,7 @@ def test_each_part_of_a_run_is_a_row() -> None:
         ["first", "1", "[green]1.00[/]"], ["again", "1", "[green]2.00[/]"],
     ]  # fmt: skip
     nothing = made.results(made.plan(made.chosen({"links": "10", "runs": "1"})), [])
-    assert [str(aim) for aim in made.aims(nothing)] == [
-        "10, first: runs: 0, wanted ≥ 1",
-        "10, again: runs: 0, wanted ≥ 1",
-    ]
+    assert [str(aim) for aim in made.aims(nothing)] == ["10: runs: 0, wanted ≥ 1"]
 
 
 def test_rows_beside_each_other_show_their_aims() -> None:
