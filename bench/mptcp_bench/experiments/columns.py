@@ -191,9 +191,9 @@ class Column(Generic[C, M]):
         if (self.least is None and self.most is None) or not self.judged(row):
             return None
         value = self.value(row)
-        if value is None:
-            return None
         least, most = (bound(row) if callable(bound) else bound for bound in (self.least, self.most))
+        if value is None or (least is None and most is None):
+            return None
         return Aim("" if self.aim is None else self.aim or self.heading, value, self.unit, least, most)
 
     def shown(self, row: Row[C, M]) -> str:

@@ -14,14 +14,14 @@ import pytest
 from fake_testbed import FakeTestbed
 from mutants import constant, series
 from mutants_of_middleboxes import sound
-from mutants_of_steering import END, GOOD
+from mutants_of_steering import END
 from rich.console import Console
 
-from mptcp_bench.experiments import middleboxes, starvation, steering, steering_outages
+from mptcp_bench.experiments import middleboxes, starvation
 from mptcp_bench.experiments.findings import Findings
 from mptcp_bench.experiments.middleboxes_judging import PLACES
 from mptcp_bench.experiments.starvation_judging import Outcome as Carried
-from mptcp_bench.experiments.steering_modes_judging import WARM
+from mptcp_bench.experiments.steering_modes import WARM
 from mptcp_lab.testbed import EmulationError, TestbedError
 
 SAMPLES = tuple(series({"eth0": constant(60), "wlan0": constant(30)}, END))
@@ -47,28 +47,6 @@ def faked(monkeypatch: pytest.MonkeyPatch, module: ModuleType, testbeds: Any, **
     for name, fake in fakes.items():
         if hasattr(module, name):
             monkeypatch.setattr(module, name, fake)
-
-
-def run_modes(monkeypatch: pytest.MonkeyPatch, testbeds: Any) -> Findings:
-    faked(
-        monkeypatch, steering, testbeds,
-        Setup=SimpleNamespace(built=setup_of),
-        Recorder=lambda *of: nullcontext(RECORDER),
-    )  # fmt: skip
-    kinds = "active-standby|load-balancing 70/30|no rule"
-    return steering.run(CONSOLE, 1, True, {"part": "modes", "kind": kinds})
-
-
-def run_outages(monkeypatch: pytest.MonkeyPatch, testbeds: Any) -> Findings:
-    faked(monkeypatch, steering, testbeds)
-    faked(
-        monkeypatch, steering_outages, testbeds,
-        Setup=SimpleNamespace(built=setup_of),
-        OutageRecorder=lambda *of: nullcontext(RECORDER),
-        outcome=lambda watched: GOOD,
-    )  # fmt: skip
-    options = {"part": "outages", "mode": "none,smallest-delay,load-balancing", "fault": "silent", "outage": "8"}
-    return steering.run(CONSOLE, 1, True, {**options, "load": "full"})
 
 
 def run_starvation(
@@ -126,8 +104,6 @@ def setup_of(testbed: FakeTestbed, *of: object, **how: object) -> Any:
 
 CONSOLE = Console(file=io.StringIO())
 EACH: Mapping[str, tuple[Callable[..., Findings], str, str]] = {
-    "steering": (run_modes, "runs", "20/20 ms, load-balancing 70/30, 1 of 1"),
-    "steering, outages": (run_outages, "outages", "smallest-delay, silent, 8 s, full"),
     "starvation": (run_starvation, "runs", "three, cap, 2 of 3"),
     "middleboxes": (run_middleboxes, "downloads", "nothing on wifi"),
 }

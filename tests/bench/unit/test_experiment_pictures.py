@@ -10,11 +10,11 @@ import pytest
 from mutants import MBIT, constant, series
 from mutants_of_caps import COMES, ONSET, WIFI, transfer
 
-from mptcp_bench.experiments import guard, onset, onset_judging, steering
+from mptcp_bench.experiments import guard, onset, onset_judging, steering_modes
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.findings import Picture
-from mptcp_bench.experiments.steering_modes_judging import WARM
-from mptcp_bench.experiments.steering_modes_judging import Measured as Steered
+from mptcp_bench.experiments.steering_judging import Finding
+from mptcp_bench.experiments.steering_modes import WARM
 
 SAMPLES = tuple(series({"eth0": constant(5), "wlan0": constant(20)}, 22))
 FIRST, SECOND = onset.cells(onset.SCENARIO.chosen({"rtt": "20/20", "cap": "100-5"}))
@@ -33,15 +33,18 @@ def drawn(pictures: Sequence[Picture], directory: Path) -> list[str]:
     return found
 
 
-def steered(*kinds: str) -> list[Steered]:
-    return [Steered("20/20", kind, WARM, SAMPLES) for kind in kinds]
+def steered(*kinds: str) -> Sequence[Picture]:
+    """Return the pictures of one run of each of *kinds*."""
+    turns = [Turn(steering_modes.Cell((20, 20), kind), "", 1) for kind in kinds]
+    runs = [Run(turn, Finding(1.0, WARM, SAMPLES), turn.cell.parts[0]) for turn in turns]
+    return steering_modes.pictures(Results(turns, runs))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kinds", [(), ("no rule",)])
 def test_without_a_mode_there_is_no_picture_of_modes(kinds: Sequence[str], tmp_path: Path) -> None:
-    assert steering.pictures(steered(*kinds)) == ()
-    [text] = drawn(steering.pictures(steered(*kinds, "smallest-delay")), tmp_path)
+    assert steered(*kinds) == []
+    [text] = drawn(steered(*kinds, "smallest-delay"), tmp_path)
     assert "smallest-delay" in text
 
 
