@@ -23,15 +23,14 @@ from typing import Any
 
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.recorder import Recorder, mean_rate, rates
+from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
-from .. import style
 from ..statistics import compare, fmean
 from .aims import Aim
 from .columns import RUNS, Column, Results, Row, Table, Turn
 from .devices import DEVICES, POLICY_PATHS
-from .drawing import both_paths, mark, stacked
+from .drawing import Panel, draw_panels
 from .findings import Picture
 from .guard_judging import CAP, CAP_SPAN, ETHERNET, FAULT, LONGEST, RECOVERED, SPAN, WIFI, Outcome, judge
 from .options import MOST_RTT
@@ -252,15 +251,15 @@ def measure(setup: GuardSetup, turn: Turn[Cell]) -> Outcome | Unharmed:
     setup.load_between(_policy(arm == ON, cell.direction), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(CAP, ()) as (_client, recorder):
-        time.sleep(max(0.0, WARM - recorder.now))
+        recorder.wait(WARM)
         until = recorder.now
         with FAULTS[cell.fault](setup.testbed, cell.direction):
             # Under load the fault's command takes a second. Data that arrives until then is no recovery.
             fault_at = recorder.now
             if arm == LIFTED:
                 setup.load(_POLICY % ("false", ""))
-            time.sleep(max(0.0, fault_at + FAULT - recorder.now))
-        time.sleep(max(0.0, fault_at + FAULT + after(cell.direction, arm) - recorder.now))
+            recorder.wait(fault_at + FAULT)
+        recorder.wait(fault_at + FAULT + after(cell.direction, arm))
         samples = recorder.samples
     return judge(samples, fault_at, _relaxations(setup) - before, until)
 
@@ -277,7 +276,7 @@ def unharmed(setup: GuardSetup, control: Control) -> Unharmed:
     setup.load_between(_policy(True, setup.direction, control.cap), ["cap"])
     before = _relaxations(setup)
     with setup.transferring(control.cap, control.arguments(setup)) as (client, recorder):
-        time.sleep(max(0.0, control.after - recorder.now))
+        recorder.wait(control.after)
         samples = recorder.samples
         if not control.before:
             before = _relaxations(setup)
@@ -378,18 +377,13 @@ def pictures(results: Results[Cell, Any]) -> list[Picture]:
 def draw(target: Path, guarded: Mapping[Cell, Outcome]) -> None:
     """Draw one run with the guard for each kind of fault, all with the same direction and RTT."""
     first = next(iter(guarded))
-    shown = {cell: each for cell, each in guarded.items() if (cell.direction, cell.rtt) == (first.direction, first.rtt)}
-    figure, panels = stacked(len(shown), 2.3)
-    for axes, (cell, one) in zip(panels, shown.items(), strict=True):
-        both_paths(axes, [rate for rate in rates(one.samples) if rate.time - one.fault_at >= -2], one.fault_at)
-        mark(axes, 0, FAULT)
-        axes.set_title(f"Wi-Fi: {cell.fault}", loc="left", fontsize=10, color=style.INK)
-        axes.set_xlim(-2, FAULT + AFTER)
-        style.dress(axes, "seconds since the fault" if axes is panels[-1] else "", "Mbit/s")
-    panels[0].legend(loc="upper right", frameon=False)
-    heading = f"Ethernet capped at {CAP} Mbit/s, RTT {first.rtt} ms; between the dashed lines Wi-Fi has a fault"
-    style.heading(figure, "The guard", heading, left=0.065)
-    style.save(figure, target)
+    panels = [
+        Panel(f"Wi-Fi: {cell.fault}", one.samples, one.fault_at, (0, FAULT))
+        for cell, one in guarded.items()
+        if (cell.direction, cell.rtt) == (first.direction, first.rtt)
+    ]
+    explained = f"Ethernet capped at {CAP} Mbit/s, RTT {first.rtt} ms; between the dashed lines Wi-Fi has a fault"
+    draw_panels(target, "The guard", explained, panels, x="seconds since the fault", span=(-2, FAULT + AFTER))
 
 
 SCENARIO = Scenario(

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from mptcp_lab.testbed.recorder import Sample, mean_rate
+from mptcp_lab.testbed.recorder import Sample, mean_rate, windows
 
 from .columns import for_pictures
 from .devices import DEVICES
@@ -58,12 +57,8 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
     if before <= 0:
         raise ValueError("nothing came over Wi-Fi before the fault")
     ended = fault_at + FAULT
-
-    def total(start: float, end: float) -> float:
-        return sum(mean_rate(samples, device, start, end) for device in DEVICES) / before
-
-    starts = [s.time for s in samples if fault_at <= s.time <= ended - SPAN - 0.2]
-    recovered = next((t + SPAN for t in starts if total(t, t + SPAN + 0.01) >= RECOVERED), math.inf)
+    together = windows([sample for sample in samples if sample.time <= ended], DEVICES, SPAN, fault_at)
+    recovered = next((begin + SPAN for begin, rate in together if rate >= RECOVERED * before), math.inf)
     capped_from = _capped_from(samples, ended)
     until_capped = min(capped_from, samples[-1].time)
     span = until_capped - fault_at
@@ -72,7 +67,7 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
     return Outcome(
         before=before,
         capped=mean_rate(samples, "eth0", until - 2, until) / (CAP * 1e6),
-        during=total(fault_at + LONGEST, ended),
+        during=sum(mean_rate(samples, device, fault_at + LONGEST, ended) for device in DEVICES) / before,
         recovered=recovered - fault_at,
         in_force=capped_from - ended,
         relaxations=relaxations,
@@ -84,15 +79,9 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
 
 def _capped_from(samples: Sequence[Sample], ended: float) -> float:
     """Return the end of the last second above the cap after *ended*; infinite if it is the last recorded second."""
-    above: list[bool] = []
-    capped_from = ended
-    for sample in samples:
-        with suppress(ValueError):
-            start = sample.time
-            if start >= ended and start + CAP_SPAN <= samples[-1].time:
-                above.append(mean_rate(samples, "eth0", start, start + CAP_SPAN + 0.01) > CAP * 1e6 * CAP_EXCESS)
-                if above[-1]:
-                    capped_from = start + CAP_SPAN
+    above = [(begin, rate > CAP * 1e6 * CAP_EXCESS) for begin, rate in windows(samples, ("eth0",), CAP_SPAN, ended)]
     if not above:
         raise ValueError("no second of samples after the fault")
-    return math.inf if above[-1] else capped_from
+    if above[-1][1]:
+        return math.inf
+    return max((begin + CAP_SPAN for begin, is_above in above if is_above), default=ended)

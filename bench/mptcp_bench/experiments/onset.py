@@ -15,7 +15,6 @@ includes two such dips.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,14 +23,13 @@ from pathlib import Path
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.congestion import lacking_here, select
-from mptcp_lab.testbed.recorder import Recorder, rates
+from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 
-from .. import style
 from ..statistics import of_median
 from .columns import CELL, RUNS, Column, Results, Row, Table, Turn, of_cell
 from .devices import DEVICE, DEVICES, POLICY_PATHS
-from .drawing import beside, both_paths, mark
+from .drawing import Panel, draw_panels
 from .findings import Picture
 from .onset_judging import DOWN, UP, WITHIN, Outcome, Windows, judge
 from .options import OptionError
@@ -189,7 +187,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
         setup.client.running(setup.download if down else setup.upload),
         Recorder(setup.client, DEVICES) if down else UploadRecorder(setup.proxy, setup.client) as recorder,
     ):
-        time.sleep(max(0.0, WARM - recorder.now))
+        recorder.wait(WARM)
         if len(sockets(setup, cell)) != 2:
             raise TestbedError("the transfer has not two subflows")
         onset = recorder.now
@@ -197,9 +195,9 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
             throttle = f"{{rate: {capped.cap} Mbit/s, landing: {turn.variant}}}"
             rule = f"name: cap, paths: [{capped.path}], direction: {cell.direction}, throttle: {throttle}"
             setup.load(f"{_POLICY}[{{{rule}}}]\n")
-        time.sleep(max(0.0, onset + windows.end - 0.5 - recorder.now))
+        recorder.wait(onset + windows.end - 0.5)
         rtt = sockets(setup, cell).get(NETWORKS[capped.path], 0.0)
-        time.sleep(max(0.0, onset + windows.end + AFTER - recorder.now))
+        recorder.wait(onset + windows.end + AFTER)
         samples = recorder.samples
     if not down:
         samples = on_the_wire(samples, payload_share(4, multipath=True))
@@ -222,8 +220,10 @@ def sockets(setup: Setup, cell: Cell) -> dict[str, float]:
 
 def when(row: Row[Cell, Outcome]) -> str:
     """Return the first and last moment at which the other path stalled in any run, in seconds after the onset."""
-    stalls = [stall for outcome in row.measured for stall in outcome.stalls]
-    return f"{min(begin for begin, _ in stalls):.1f}-{max(end for _, end in stalls):.1f}" if stalls else ""
+    stalled = [outcome for outcome in row.measured if outcome.stalled]
+    if not stalled:
+        return ""
+    return f"{min(each.stalls_from for each in stalled):.1f}-{max(each.stalls_to for each in stalled):.1f}"
 
 
 def _soft(row: Row[Cell, Outcome]) -> bool:
@@ -262,19 +262,15 @@ def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
 
 def draw(target: Path, results: Results[Cell, Outcome], cell: Cell) -> None:
     """Draw one run of each landing of *cell*: the run in which the other path kept the median share."""
-    figure, panels = beside(2)
     names = {"ethernet": "Ethernet", "wifi": "Wi-Fi"}
-    for axes, (variant, title) in zip(panels, TITLES.items(), strict=True):
-        shown = of_median(results.of(cell, variant), lambda outcome: outcome.kept)
-        both_paths(axes, [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5], shown.onset)
-        mark(axes, 0)
-        axes.set_title(f"{title}: {names[cell.other]} keeps {shown.kept:.0%}", loc="left", fontsize=11, color=style.INK)
-        axes.set_xlim(-2, 5)
-        axes.set_ylim(0, max(cell.rates) * 1.08)
-        style.dress(axes, "seconds since the cap", "received, Mbit/s" if variant == "at-once" else "")
-    panels[0].legend(loc="upper right", frameon=False)
-    style.heading(figure, "The onset of a cap", f"{cell}; one transfer through the proxy", left=0.065)
-    style.save(figure, target)
+    panels = []
+    for variant, title in TITLES.items():
+        one = of_median(results.of(cell, variant), lambda outcome: outcome.kept)
+        panels.append(Panel(f"{title}: {names[cell.other]} keeps {one.kept:.0%}", one.samples, one.onset, (0,)))
+    draw_panels(
+        target, "The onset of a cap", f"{cell}; one transfer through the proxy", panels, x="seconds since the cap",
+        span=(-2, 5), most=max(cell.rates) * 1.08, side_by_side=True,
+    )  # fmt: skip
 
 
 SCENARIO = Scenario(

@@ -6,12 +6,12 @@ Rates are on the wire, in bits/s; times are seconds since the transfer's start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import inf, isclose
+from math import inf, nan
 
-from mptcp_lab.testbed.recorder import Sample, mean_rate
+from mptcp_lab.testbed.recorder import Sample, mean_rate, rates
+from mptcp_lab.testbed.recorder import windows as seconds_of
 
 from .columns import for_pictures
 
@@ -70,8 +70,9 @@ class Outcome:
     """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
     rtt: float
     """Smoothed RTT of the capped subflow in the steady state, in seconds."""
-    stalls: tuple[tuple[float, float], ...] = ()
-    """Begin and end of each stall, in seconds after the onset. Adjacent samples are joined to one stall."""
+    stalls_from: float = nan
+    stalls_to: float = nan
+    """Begin of the first stall and end of the last one, in seconds after the onset; NaN without one."""
     onset: float = 0.0
     samples: tuple[Sample, ...] = for_pictures()
 
@@ -93,51 +94,24 @@ def judge(
     before = mean_rate(samples, other, onset - BEFORE, onset)
     if before <= 0:
         raise ValueError("nothing came over the other path before the cap")
-    after = [(s, e, rate / before) for s, e, rate in _rates(samples, other, onset, onset + windows.onset)]
-    below = [(begin - onset, end - onset) for begin, end, share in after if share < STALLED]
-    late = [rate for _, rate in _windows(samples, capped, onset + windows.in_force)]
+    watched = [sample for sample in samples if onset <= sample.time <= onset + windows.onset]
+    shares = [(rate.time - onset, rate.bits[other] / before) for rate in rates(watched)]
+    begins = [0.0, *(time for time, _ in shares)]
+    stalls = [(begin, end) for begin, (end, share) in zip(begins, shares, strict=False) if share < STALLED]
+    seconds = seconds_of(samples, (capped,), WINDOW, onset)
     begin, end = (onset + each for each in windows.steady)
     return Outcome(
         before=before,
         kept=mean_rate(samples, other, onset, onset + windows.onset) / before,
-        worst=min(share for *_, share in after),
-        stalled=sum(end - begin for begin, end in below),
+        worst=min(share for _, share in shares),
+        stalled=sum(end - begin for begin, end in stalls),
         uncapped=mean_rate(samples, capped, onset - BEFORE, onset) / cap,
-        in_force=next(
-            (start - onset for start, rate in _windows(samples, capped, onset) if rate <= cap * (1 + WITHIN)), inf
-        ),
-        off=max(abs(rate / cap - 1) for rate in late),
+        in_force=next((start - onset for start, rate in seconds if rate <= cap * (1 + WITHIN)), inf),
+        off=max(abs(rate / cap - 1) for start, rate in seconds if start >= onset + windows.in_force),
         steady=sum(mean_rate(samples, path, begin, end) for path in (capped, other)) / (cap + other_link),
         rtt=rtt,
-        stalls=_joined(below),
+        stalls_from=stalls[0][0] if stalls else nan,
+        stalls_to=stalls[-1][1] if stalls else nan,
         onset=onset,
         samples=tuple(samples),
     )
-
-
-def _joined(spans: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    found: list[tuple[float, float]] = []
-    for begin, end in spans:
-        if found and isclose(found[-1][1], begin):
-            found[-1] = (found[-1][0], end)
-        else:
-            found.append((begin, end))
-    return tuple(found)
-
-
-def _rates(samples: Sequence[Sample], path: str, start: float, end: float) -> Iterator[tuple[float, float, float]]:
-    """Yield begin, end and rate of each interval between two samples that lies between *start* and *end*."""
-    for first, last in pairwise(samples):
-        if start <= first.time and last.time <= end:
-            yield first.time, last.time, 8 * (last.octets[path] - first.octets[path]) / (last.time - first.time)
-
-
-def _windows(samples: Sequence[Sample], path: str, start: float) -> Iterator[tuple[float, float]]:
-    """Yield the begin of each ``WINDOW`` that begins at a sample after *start*, with its mean rate."""
-    for first in samples:
-        if first.time < start:
-            continue
-        last = next((s for s in samples if s.time >= first.time + WINDOW or isclose(s.time, first.time + WINDOW)), None)
-        if last is None:
-            return
-        yield first.time, 8 * (last.octets[path] - first.octets[path]) / (last.time - first.time)

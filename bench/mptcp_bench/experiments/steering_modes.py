@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.recorder import Recorder, rates
+from mptcp_lab.testbed.recorder import Recorder
 
-from .. import style
 from .columns import Column, Results, Row, Table
 from .devices import DEVICES, policy
-from .drawing import both_paths, mark, stacked
+from .drawing import Panel, draw_panels
 from .findings import Picture
 from .setup import Setup
 from .steering_judging import Download, Finding
@@ -112,7 +111,7 @@ class Cell:
             time.sleep(WARM)
             event = recorder.now
             with nullcontext() if happening is None else happening(setup.testbed):
-                time.sleep(max(0.0, event + EVENT - recorder.now))
+                recorder.wait(event + EVENT)
             time.sleep(AFTER)
             download = Download(recorder.samples, event, event + EVENT)
         found = download.findings(self.kind, WIFI)
@@ -144,15 +143,10 @@ def pictures(results: Results[Any, Finding]) -> list[Picture]:
 def draw(target: Path, found: Mapping[Cell, Finding]) -> None:
     """Draw the first run of each kind at the first RTT."""
     first = next(iter(found))
-    shown = {cell: one for cell, one in found.items() if cell.rtts == first.rtts}
-    figure, panels = stacked(len(shown), 2.0)
-    for axes, (cell, one) in zip(panels, shown.items(), strict=True):
-        both_paths(axes, rates(one.samples))
-        if KINDS[cell.kind][1] is not None:
-            mark(axes, one.event, one.event + EVENT)
-        axes.set_title(cell.kind, loc="left", fontsize=10, color=style.INK)
-        style.dress(axes, "seconds" if axes is panels[-1] else "", "Mbit/s")
-    panels[0].legend(loc="upper right", frameon=False)
-    heading = f"Ethernet {ETHERNET}, Wi-Fi {WIFI} Mbit/s, RTT {first.rtt} ms; something happens between dashed lines"
-    style.heading(figure, "Steering modes", heading, left=0.065)
-    style.save(figure, target)
+    panels = [
+        Panel(cell.kind, one.samples, marks=(one.event, one.event + EVENT) if KINDS[cell.kind][1] else ())
+        for cell, one in found.items()
+        if cell.rtts == first.rtts
+    ]
+    explained = f"Ethernet {ETHERNET}, Wi-Fi {WIFI} Mbit/s, RTT {first.rtt} ms; something happens between dashed lines"
+    draw_panels(target, "Steering modes", explained, panels, x="seconds")

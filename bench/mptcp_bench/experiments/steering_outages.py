@@ -122,12 +122,12 @@ class Cell:
                 if self.load == "paced":
                     time.sleep(FAST)
                     stack.enter_context(slow_origin(setup.testbed, PACE))
-                time.sleep(max(0.0, WARM - recorder.now))
+                recorder.wait(WARM)
                 if len(recorder.flags[-1][1]) != 2:
                     raise TestbedError("the transfer has not two subflows")
                 failed = recorder.now
                 with failing(setup.testbed, self):
-                    time.sleep(max(0.0, failed + self.outage - recorder.now))
+                    recorder.wait(failed + self.outage)
                 restored = recorder.now
                 time.sleep(min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * self.outage)))
                 if not process.running:

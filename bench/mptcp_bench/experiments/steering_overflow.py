@@ -72,7 +72,7 @@ class Cell:
             setup.client.running(setup.download),
             Recorder(setup.client, DEVICES) as recorder,
         ):
-            time.sleep(max(0.0, END + 0.2 - recorder.now))
+            recorder.wait(END + 0.2)
             changed = recorder.now
             setup.testbed["origin"].run(half)
             time.sleep(CLOSING)

@@ -54,7 +54,7 @@ def test_what_comes_before_the_fault_is_there_is_no_recovery(monkeypatch: pytest
     A guard that did nothing then seemed to have recovered before anything was lost.
     """
     asked = FAULT_AT - 1
-    recorder = SimpleNamespace(now=asked, samples=recorded(None, 0.0))
+    recorder = SimpleNamespace(now=asked, samples=recorded(None, 0.0), wait=lambda until: None)
 
     @contextmanager
     def silent(*_: object) -> Iterator[None]:
@@ -64,7 +64,6 @@ def test_what_comes_before_the_fault_is_there_is_no_recovery(monkeypatch: pytest
     lab: Any = SimpleNamespace(testbed=None, load_between=lambda *_: None)
     lab.transferring = lambda *_: nullcontext((None, recorder))
     monkeypatch.setattr(guard, "_relaxations", lambda _: 0)
-    monkeypatch.setattr(guard, "time", SimpleNamespace(sleep=lambda _: None))
     monkeypatch.setitem(guard.FAULTS, "silence", silent)
     measured = guard.measure(lab, Turn(guard.Cell("down", 20, "silence"), guard.ON, 1))
     assert isinstance(measured, Outcome)
