@@ -102,5 +102,6 @@ SCENARIO: Scenario[Settings, Cell, Setup, Any] = Scenario(
     measure=lambda setup, turn: turn.cell.measure(setup),
     parts=lambda cell: cell.parts if isinstance(cell, modes.Cell) else ("",),
     tables=(modes.TABLE, outages.TABLE, overflow.TABLE),
+    name=lambda row: str(row.cell),
     pictures=modes.pictures,
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
-from mptcp_lab.testbed.recorder import Sample, longest_gap, mean_rate, rates
+from mptcp_lab.testbed.recorder import Sample, longest_gap, mean_rate, rates, windows
 
 from ..statistics import fmean
 from .columns import for_pictures
@@ -169,14 +170,11 @@ def _back(watched: Watched) -> float:
 
 
 def _flips(watched: Watched) -> int:
-    found: dict[str, int] = {}
-    last: dict[str, bool] = {}
-    for time, flags in watched.flags:
-        for path, flag in flags.items():
-            if time > watched.failed and path in last and last[path] != flag:
-                found[path] = found.get(path, 0) + 1
-            last[path] = flag
-    return max(found.values(), default=0)
+    def changes(path: str) -> int:
+        flags = [(time, there[path]) for time, there in watched.flags if path in there]
+        return sum(before != flag for (_, before), (time, flag) in pairwise(flags) if time > watched.failed)
+
+    return max(map(changes, ("ethernet", "wifi")))
 
 
 SETTLED, END = 5.0, 14.0
@@ -210,12 +208,13 @@ def overflow(samples: Sequence[Sample], links: tuple[float, float], demand: floa
     first, later = rate(0, SETTLED, END), rate(1, SETTLED, END)
     total = first + later
     due = max(0.0, min(demand, sum(links)) - links[0])
-    steps = [STEP * number / 5 for number in range(int(5 * (samples[-1].time - 2 * STEP) / STEP))]
-    opens = (step + STEP for step in steps if rate(1, step, step + STEP) > OPEN * due)
+    steps = zip(*(windows(samples, (device,), STEP) for device in DEVICES), strict=True)
+    over_time = [(begin + STEP, on_first / 1e6, on_later / 1e6) for (begin, on_first), (_, on_later) in steps]
+    opens = (time for time, _, carried in over_time if carried > OPEN * due)
     closes = (
-        step - changed + STEP
-        for step in steps
-        if step >= changed and rate(1, step, step + STEP) < OVER * (rate(0, step, step + STEP) + 0.1)
+        time - changed
+        for time, other, carried in over_time
+        if time >= changed + STEP and carried < OVER * (other + 0.1)
     )
     return Overflow(
         first / min(total, links[0]),

@@ -122,9 +122,13 @@ def _bound(number: int) -> Callable[[Row[Cell, Finding]], float | None]:
     return lambda row: AIMS[row.cell.kind][row.part][number]
 
 
+def _is_judged(row: Row[Cell, Finding]) -> bool:
+    return AIMS[row.cell.kind][row.part] != (None, None)
+
+
 TABLE: Table[Any, Finding] = Table(
     "Steering modes",
-    (Column("mean", "value", digits=3, aim=None, least=_bound(0), most=_bound(1)),),
+    (Column("mean", "value", digits=3, aim=lambda row: row.part, least=_bound(0), most=_bound(1), judged=_is_judged),),
     (("RTT ms", lambda row: row.cell.rtt), ("mode", lambda row: row.cell.kind), ("what", lambda row: row.part)),
     of=lambda row: isinstance(row.cell, Cell),
 )

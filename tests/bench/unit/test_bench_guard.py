@@ -73,10 +73,6 @@ def test_what_comes_before_the_fault_is_there_is_no_recovery(monkeypatch: pytest
     assert judge(recorded(None, 0.0), asked, 0).recovered < 1, "what it was"
 
 
-def test_a_cap_that_is_not_back_at_the_end_never_was() -> None:
-    assert judge(recorded(1.0, 99), FAULT_AT, 1).in_force == math.inf
-
-
 def missed_by(direction: str, *recovered: float, lifted: float = 0.2, in_force: float = 5.0) -> tuple[str, ...]:
     """Return the missed aims if the connections with the guard recover after *recovered* seconds."""
 

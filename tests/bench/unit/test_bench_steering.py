@@ -50,6 +50,8 @@ def test_what_is_read_from_samples() -> None:
     assert found.still == pytest.approx(0.5, abs=0.11)
     assert found.back == pytest.approx(3.0, abs=0.11)
     assert found.flips == 2
+    assert outage(watched(flips=(1.0, 2.0, 3.0, 8.7))).flips == 1, "those before the failure do not count"
+    assert outage(watched(back=100)).back == math.inf
 
 
 def test_a_transfer_of_nothing_is_not_compared() -> None:
@@ -57,14 +59,6 @@ def test_a_transfer_of_nothing_is_not_compared() -> None:
     nothing = tuple(Sample(each.time, {**each.octets, APPLICATION: 0}) for each in there.samples)
     with pytest.raises(ValueError, match="the application had nothing before the failure"):
         outage(replace(there, samples=nothing))
-
-
-def test_flips_before_the_failure_do_not_count() -> None:
-    assert outage(watched(flips=(1.0, 2.0, 3.0, 8.7))).flips == 1
-
-
-def test_a_path_that_never_comes_back_has_no_time_for_it() -> None:
-    assert outage(watched(back=100)).back == math.inf
 
 
 def test_a_burst_on_the_lost_path_is_no_return() -> None:
