@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, overload
 
@@ -39,6 +39,19 @@ def parameter(meaning: str, usual: None, parse: Parser[T], *, quick: str | None 
 def parameter(meaning: str, usual: str | None, parse: Parser[Any], *, quick: str | None = None) -> Any:
     """Return a field for an option. *quick* replaces *usual* with ``--quick``; without either, the value is None."""
     return field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse)})
+
+
+def choices(
+    meaning: str, known: Iterable[str], usual: str | None = None, *, quick: str | None = None, by: str = ","
+) -> tuple[str, ...]:
+    """Return a field for a list of *known* words, by default *usual* or all of them."""
+    names = tuple(known)
+    return parameter(
+        f"{meaning}, of {', '.join(names)}",
+        by.join(names) if usual is None else usual,
+        words(*names, by=by),
+        quick=quick,
+    )
 
 
 def parameters(kind: type) -> dict[str, Parameter]:

@@ -10,13 +10,13 @@ from typing import Any
 
 from mutants import MBIT, Judge, Load, constant, rehearsed, series
 
-from mptcp_bench.experiments import guard, guard_judging, onset_judging, starvation_judging
+from mptcp_bench.experiments import guard, guard_judging, starvation_judging
+from mptcp_bench.experiments import onset as onset_experiment
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.guard import SCENARIO as GUARD_SCENARIO
 from mptcp_bench.experiments.guard_judging import FAULT
-from mptcp_bench.experiments.onset import SCENARIO as ONSET_SCENARIO
-from mptcp_bench.experiments.onset_judging import DOWN
+from mptcp_bench.experiments.onset import DOWN
 from mptcp_bench.experiments.pages_cells import cells
 from mptcp_bench.experiments.pages_judging import Download, Lead, Outcome, judge, judge_cell, judge_lone
 from mptcp_bench.experiments.pages_results import Batches
@@ -39,17 +39,17 @@ def onset(
     """Judge runs, the first *sound* of them sound and the others changed: a cap of 5 of 100 Mbit/s beside 30."""
 
     @cache
-    def run(is_sound: bool) -> onset_judging.Outcome:
+    def run(is_sound: bool) -> onset_experiment.Outcome:
         ethernet, wifi, measured = (COMES, WIFI, RTT) if is_sound else (capped, other, rtt)
-        samples = series({"eth0": ethernet, "wlan0": wifi}, ONSET + DOWN.end + 0.3)
-        return onset_judging.judge(samples, "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, measured)
+        samples = series({"eth0": ethernet, "wlan0": wifi}, ONSET + DOWN.steady[1] + 0.3)
+        return onset_experiment.judge(samples, "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, measured)
 
     def judged() -> Sequence[Aim]:
         options = {"cc": "cubic", "rtt": "20/20", "cap": "100-5", "variant": "soft", "runs": "3"}
         results = rehearsed(
-            ONSET_SCENARIO, options, lambda turn: run(turn.number <= sound) if turn.number <= runs else None
+            onset_experiment.SCENARIO, options, lambda turn: run(turn.number <= sound) if turn.number <= runs else None
         )
-        return ONSET_SCENARIO.aims(results)
+        return onset_experiment.SCENARIO.aims(results)
 
     return judged
 

@@ -10,7 +10,7 @@ import pytest
 from mutants import MBIT, constant, series
 from mutants_of_caps import COMES, ONSET, WIFI, transfer
 
-from mptcp_bench.experiments import guard, onset, onset_judging, steering_modes
+from mptcp_bench.experiments import guard, onset, steering_modes
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.findings import Picture
 from mptcp_bench.experiments.steering_judging import Finding
@@ -18,9 +18,7 @@ from mptcp_bench.experiments.steering_modes import WARM
 
 SAMPLES = tuple(series({"eth0": constant(5), "wlan0": constant(20)}, 22))
 FIRST, SECOND = onset.cells(onset.SCENARIO.chosen({"rtt": "20/20", "cap": "100-5"}))
-OUTCOME = onset_judging.judge(
-    series({"eth0": COMES, "wlan0": WIFI}, 9.5), "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, 0.02
-)
+OUTCOME = onset.judge(series({"eth0": COMES, "wlan0": WIFI}, 9.5), "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, 0.02)
 
 
 def drawn(pictures: Sequence[Picture], directory: Path) -> list[str]:
@@ -62,11 +60,11 @@ def test_where_all_runs_with_the_guard_were_void_there_is_no_picture_of_it(arms:
     assert "Wi-Fi: silence" in text
 
 
-def landed(**variants: onset.Cell) -> list[Run[onset.Cell, onset_judging.Outcome]]:
+def landed(**variants: onset.Cell) -> list[Run[onset.Cell, onset.Outcome]]:
     return [Run(Turn(cell, name.replace("_", "-"), 1), OUTCOME) for name, cell in variants.items()]
 
 
-def pictures(runs: Sequence[Run[onset.Cell, onset_judging.Outcome]]) -> Sequence[Picture]:
+def pictures(runs: Sequence[Run[onset.Cell, onset.Outcome]]) -> Sequence[Picture]:
     return onset.pictures(Results([run.turn for run in runs], runs))
 
 
