@@ -23,43 +23,38 @@ from typing import Any
 
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.recorder import Recorder, mean_rate
+from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
 from mptcp_lab.testbed.services import mptcp_command, python_command, wait_until
 
 from ..statistics import compare, fmean
 from .aims import Aim
-from .columns import RUNS, Column, Results, Row, Table, Turn
+from .columns import RUNS, Column, Results, Row, Table, Turn, for_pictures
 from .devices import DEVICES, POLICY_PATHS
 from .drawing import Panel, draw_panels
 from .findings import Picture
-from .guard_judging import CAP, CAP_SPAN, ETHERNET, FAULT, LONGEST, RECOVERED, SPAN, WIFI, Outcome, judge
 from .options import MOST_RTT
-from .parameters import parameter, several, whole, words
+from .parameters import choices, parameter, several, whole, words
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping
 from .upload_recorder import UploadRecorder
 
-WARM, AFTER = 4.0, 12.0
-"""Seconds that are recorded before the fault and after it."""
+ETHERNET, WIFI, CAP = 100, 30, 5
+"""Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
+WARM, FAULT, AFTER = 4.0, 8.0, 12.0
+"""Seconds that are recorded before the fault, seconds of the fault, and seconds recorded after it."""
 AFTER_UPLOAD, AFTER_LIFTED = 24.0, 4.0
 """Seconds recorded after the fault of an upload, whose cap returns slowly, and after a cap that was lifted for good."""
-CAPPED_BEFORE, WIFI_BEFORE = 1.5, (0.8, 1.2)
-"""Rates before the fault: the most on Ethernet as a multiple of its cap; the least and most on Wi-Fi as a share of its
-emulated link."""
-USED = 0.1
-"""Least rate of Wi-Fi in Mbit/s in a transfer without a fault. Some of these transfers need little. A transfer that
-does not use Wi-Fi has no cap that the guard could relax, so it would prove nothing."""
+RECOVERED, LONGEST = 0.8, 2.0
+"""The connection must regain this share of Wi-Fi's rate before the fault, within this number of seconds. A download's
+seconds count from the fault. An upload may take this much longer than with the cap lifted by hand, because the client's
+own scheduler also waits for Wi-Fi."""
+CAP_SPAN, SPAN = 1.0, 0.5
+"""Seconds over which Ethernet's rate is compared with its cap, and over which other rates are measured."""
 SLOW, LOSS = 5, 30
 """Rate of Wi-Fi during the fault ``rate``, in Mbit/s, and percentage of packets that the fault ``loss`` drops."""
-BEYOND = 1.1
-"""Most data that may pass beyond the cap, as a multiple of the data that Wi-Fi carried less."""
 SLOWING_AFTER = 20.0
 """Seconds after which a client sends less by itself. By then its cap is in force."""
-STILL_SENT = 2.0
-"""Most seconds that such a client needs to send the data that it had buffered."""
-LOW_CAP = 1
-"""Mbit/s: a cap so low that a client which sends little still reaches it."""
 ON, OFF, LIFTED = "on", "off", "cap lifted by hand"
 """What is done about the fault. ``LIFTED``: the guard is off, and a policy without the cap is loaded at the moment of
 the fault. No guard could be faster."""
@@ -122,7 +117,7 @@ class Settings:
         lambda text: words(*FAULTS)(text) if text else (),
     )
     runs: int = parameter("of each", "5", whole(), quick="1")
-    direction: tuple[str, ...] = parameter("of the transfer", "down,up", words(*ARMS))
+    direction: tuple[str, ...] = choices("direction of the transfer", ARMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +209,10 @@ CONTROLS = {
             arguments=lambda setup: setup.slowing(SLOWING_AFTER, 10e6), after=SLOWING_AFTER
         ),
         # At full speed, Ethernet's data arrives so late that Wi-Fi waits for it and carries half its rate. Then the
-        # guard is right to act, so it is not watched in that time.
+        # guard is right to act, so it is not watched in that time, nor while the client's buffer empties. The cap is so
+        # low that a client which sends little still reaches it.
         "the same under a cap of 1 Mbit/s": Control(
-            arguments=lambda setup: setup.slowing(SLOWING_AFTER, 10e6), cap=LOW_CAP, after=SLOWING_AFTER + STILL_SENT,
+            arguments=lambda setup: setup.slowing(SLOWING_AFTER, 10e6), cap=1, after=SLOWING_AFTER + 2,
             before=False,
         ),
         "the client stops sending": Control(lambda setup, client: _stopped(client)),
@@ -295,6 +291,67 @@ def _policy(guarded: bool, direction: str, cap: int = CAP) -> str:
     return _POLICY % (str(guarded).lower(), _RULE % (direction, cap))
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One transfer with a fault. Times are in seconds; infinite if the event did not happen before the samples end."""
+
+    before: float
+    """Wi-Fi's rate before the fault, bits/s."""
+    capped: float
+    """Ethernet's rate before the fault, as a multiple of its cap."""
+    during: float
+    """Rate of the connection from ``LONGEST`` after the fault to the fault's end, as a share of :attr:`before`."""
+    recovered: float
+    """Seconds from the fault until the connection gets ``RECOVERED`` of :attr:`before`."""
+    in_force: float
+    """Seconds from the end of the fault until Ethernet stays at its cap."""
+    relaxations: int
+    beyond: float
+    """Data that Ethernet carried above its cap until the cap was back, as a multiple of what Wi-Fi carried less."""
+    fault_at: float = 0.0
+    samples: tuple[Sample, ...] = for_pictures()
+
+
+def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: float | None = None) -> Outcome:
+    """Judge a transfer. The fault began between *until* and *fault_at*; if *until* is None, exactly at *fault_at*.
+
+    Raises ValueError if there are too few samples, or if Wi-Fi carried nothing before the fault.
+    """
+    until = fault_at if until is None else until
+    before = mean_rate(samples, "wlan0", until - 2, until)
+    if before <= 0:
+        raise ValueError("nothing came over Wi-Fi before the fault")
+    ended = fault_at + FAULT
+    together = windows([sample for sample in samples if sample.time <= ended], DEVICES, SPAN, fault_at)
+    recovered = next((begin + SPAN for begin, rate in together if rate >= RECOVERED * before), math.inf)
+    capped_from = _capped_from(samples, ended)
+    until_capped = min(capped_from, samples[-1].time)
+    span = until_capped - fault_at
+    above = max(0.0, mean_rate(samples, "eth0", fault_at, until_capped) - CAP * 1e6) * span
+    lacking = max(1.0, before - mean_rate(samples, "wlan0", fault_at, until_capped)) * span
+    return Outcome(
+        before=before,
+        capped=mean_rate(samples, "eth0", until - 2, until) / (CAP * 1e6),
+        during=sum(mean_rate(samples, device, fault_at + LONGEST, ended) for device in DEVICES) / before,
+        recovered=recovered - fault_at,
+        in_force=capped_from - ended,
+        relaxations=relaxations,
+        beyond=above / lacking,
+        fault_at=fault_at,
+        samples=tuple(samples),
+    )
+
+
+def _capped_from(samples: Sequence[Sample], ended: float) -> float:
+    """Return the end of the last second above the cap after *ended*; infinite if it is the last recorded second."""
+    above = [(begin, rate > 1.1e6 * CAP) for begin, rate in windows(samples, ("eth0",), CAP_SPAN, ended)]
+    if not above:
+        raise ValueError("no second of samples after the fault")
+    if above[-1][1]:
+        return math.inf
+    return max((begin + CAP_SPAN for begin, is_above in above if is_above), default=ended)
+
+
 GuardRow = Row[Cell, Any]
 
 
@@ -302,12 +359,12 @@ def _on(row: GuardRow) -> bool:
     return row.variant == ON
 
 
-def _of_all_arms(value: Callable[[Outcome], float]) -> Callable[[GuardRow], list[float]]:
-    return lambda row: [value(each) for arm in ARMS[row.cell.direction] for each in row.beside(arm)]
+def _of_all_arms(row: GuardRow) -> list[Outcome]:
+    return [each for arm in ARMS[row.cell.direction] for each in row.beside(arm)]
 
 
 def _farthest_from_its_link(row: GuardRow) -> list[float]:
-    shares = _of_all_arms(lambda outcome: outcome.before / (WIFI * 1e6))(row)
+    shares = [each.before / (WIFI * 1e6) for each in _of_all_arms(row)]
     return [max(shares, key=lambda share: abs(share - 1))] if shares else []
 
 
@@ -315,11 +372,11 @@ FAILS: tuple[Column[Cell, Any], ...] = (
     RUNS,
     Column("Wi-Fi before", "before", scale=1e-6),
     Column(
-        "", _of_all_arms(lambda each: each.capped), "most", "Ethernet before, × its cap", most=CAPPED_BEFORE,
+        "", lambda row: [each.capped for each in _of_all_arms(row)], "most", "Ethernet before, × its cap", most=1.5,
         judged=_on,
     ),
     Column(
-        "", _farthest_from_its_link, aim="Wi-Fi before, of its link", least=WIFI_BEFORE[0], most=WIFI_BEFORE[1],
+        "", _farthest_from_its_link, aim="Wi-Fi before, of its link", least=0.8, most=1.2,
         judged=_on,
     ),
     Column(
@@ -333,7 +390,7 @@ FAILS: tuple[Column[Cell, Any], ...] = (
     ),
     Column("n", "relaxations"),
     Column("", "relaxations", "most", "without the guard relaxed", most=0, judged=lambda row: row.variant == OFF),
-    Column("beyond", "beyond", aim="beyond the cap, × what Wi-Fi lacks", most=BEYOND, judged=_on),
+    Column("beyond", "beyond", aim="beyond the cap, × what Wi-Fi lacks", most=1.1, judged=_on),
     Column(
         "", lambda row: [min(each.in_force, AFTER_LIFTED) for each in row.measured], "least",
         "lifted by hand, Ethernet is above the cap for", " s", least=AFTER_LIFTED - 2 * CAP_SPAN,
@@ -341,7 +398,8 @@ FAILS: tuple[Column[Cell, Any], ...] = (
     ),
 )  # fmt: skip
 UNHARMED: tuple[Column[Cell, Any], ...] = (
-    Column("Wi-Fi at first", "wifi", unit=" Mbit/s", scale=1e-6, least=USED),
+    # Some of these need little. One that does not use Wi-Fi has no cap that the guard could relax: it proves nothing.
+    Column("Wi-Fi at first", "wifi", unit=" Mbit/s", scale=1e-6, least=0.1),
     Column("relaxations", "relaxations", "most", digits=0, most=0),
 )
 

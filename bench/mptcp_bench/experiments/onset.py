@@ -100,7 +100,7 @@ class Settings:
         "RTTs in ms, Ethernet/Wi-Fi", "2/2,20/20,60/60,20/80", several(rtt_pair), quick="20/20"
     )
     cap: tuple[tuple[str, int, int], ...] | None = parameter(
-        f"Ethernet's rate and its cap in Mbit/s, wifi: before them for Wi-Fi's; default {CAPS}, for uploads wifi:30-2 too",
+        f"Ethernet's rate and its cap in Mbit/s, wifi: before them for Wi-Fi's, default {CAPS}, uploads wifi:30-2 too",
         None,
         several(cap_of),
         quick="100-5",

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from faults_live import NEVER, SOUND, broken_policy, dying_after_load, misses
 
-from mptcp_bench.experiments import guard, guard_judging
+from mptcp_bench.experiments import guard
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Run, Turn
-from mptcp_bench.experiments.guard import OFF, ON, SCENARIO, Cell
-from mptcp_bench.experiments.guard_judging import ETHERNET, WIFI
+from mptcp_bench.experiments.guard import ETHERNET, OFF, ON, SCENARIO, WIFI, Cell
 from mptcp_bench.experiments.two_paths import two_paths
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.services import (
@@ -59,8 +58,7 @@ def download(testbed: Testbed) -> list[str]:
 def setup(testbed: Testbed, download: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[guard.GuardSetup]:
     """Yield the setup of ``guard`` with a new throttler for each test."""
     for name, value in {"WARM": WARM, "FAULT": FAULT, "AFTER": AFTER, "LONGEST": LONGEST}.items():
-        monkeypatch.setattr(guard_judging, name, value, raising=False)
-        monkeypatch.setattr(guard, name, value, raising=False)
+        monkeypatch.setattr(guard, name, value)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(guard._POLICY % ("true", ""))
     throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))

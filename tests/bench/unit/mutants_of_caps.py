@@ -10,12 +10,11 @@ from typing import Any
 
 from mutants import MBIT, Judge, Load, constant, rehearsed, series
 
-from mptcp_bench.experiments import guard, guard_judging, starvation_judging
+from mptcp_bench.experiments import guard, starvation_judging
 from mptcp_bench.experiments import onset as onset_experiment
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.guard import SCENARIO as GUARD_SCENARIO
-from mptcp_bench.experiments.guard_judging import FAULT
+from mptcp_bench.experiments.guard import FAULT
 from mptcp_bench.experiments.onset import DOWN
 from mptcp_bench.experiments.pages_cells import cells
 from mptcp_bench.experiments.pages_judging import Download, Lead, Outcome, judge, judge_cell, judge_lone
@@ -87,7 +86,7 @@ FAULT_AT = 4.0
 def transfer(
     relaxed: float | None, capped: float = 1.0, *, fault: float = 0.0, cap: float = 5, wifi: float = 30,
     link: float = 33, count: int = 1,
-) -> guard_judging.Outcome:  # fmt: skip
+) -> guard.Outcome:  # fmt: skip
     """Return a transfer with a fault.
 
     Its cap is relaxed *relaxed* seconds after the fault begins, and back *capped* seconds after it ends. *link* is the
@@ -102,13 +101,13 @@ def transfer(
         return fault if FAULT_AT <= time < ended else wifi
 
     samples = series({"eth0": ethernet, "wlan0": second}, ended + guard.AFTER)
-    return guard_judging.judge(samples, FAULT_AT, count)
+    return guard.judge(samples, FAULT_AT, count)
 
 
 def guarded(
-    with_guard: Callable[[], guard_judging.Outcome] = lambda: transfer(1.0),
-    without: Callable[[], guard_judging.Outcome] = lambda: transfer(None, count=0),
-    lifted: Callable[[], guard_judging.Outcome] = lambda: transfer(0.2, math.inf, count=0),
+    with_guard: Callable[[], guard.Outcome] = lambda: transfer(1.0),
+    without: Callable[[], guard.Outcome] = lambda: transfer(None, count=0),
+    lifted: Callable[[], guard.Outcome] = lambda: transfer(0.2, math.inf, count=0),
     *,
     runs: int = 3,
     relaxations: int = 0,
@@ -127,7 +126,7 @@ def guarded(
         }
         last = cache(lambda arm: arms[arm]())
 
-        def measure(turn: Turn[guard.Cell]) -> guard_judging.Outcome | guard.Unharmed | None:
+        def measure(turn: Turn[guard.Cell]) -> guard.Outcome | guard.Unharmed | None:
             if turn.cell.is_control:
                 return guard.Unharmed(relaxations, at_first * MBIT) if controls else None
             if turn.number > runs:
@@ -135,12 +134,12 @@ def guarded(
             return last(turn.variant) if turn.number == 3 or faulty else usual[turn.variant]
 
         options = {"rtt": "20", "fault": "silence", "runs": "3"}
-        return GUARD_SCENARIO.aims(rehearsed(GUARD_SCENARIO, options, measure))
+        return guard.SCENARIO.aims(rehearsed(guard.SCENARIO, options, measure))
 
     return judged
 
 
-def unharmed(count: int) -> Callable[[], guard_judging.Outcome]:
+def unharmed(count: int) -> Callable[[], guard.Outcome]:
     return lambda: transfer(None, fault=30, count=count)
 
 

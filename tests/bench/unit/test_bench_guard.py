@@ -15,8 +15,7 @@ from mutants import rehearsed
 from mptcp_bench.experiments import guard
 from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.guard import AFTER
-from mptcp_bench.experiments.guard_judging import CAP, FAULT, Outcome, judge
+from mptcp_bench.experiments.guard import AFTER, CAP, FAULT, Outcome, judge
 from mptcp_lab.testbed.recorder import Sample
 
 MBIT = 1e6
