@@ -13,8 +13,16 @@ from mutants_of_overshoot import CAPPED, FULL, PHASE, outcome, overshoot, until
 from rich.console import Console
 
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.overshoot import AGAIN, FIRST, PACKET, SCENARIO, Poller
-from mptcp_bench.experiments.overshoot_judging import expected, first_packet, judge
+from mptcp_bench.experiments.overshoot import (
+    AGAIN,
+    FIRST,
+    PACKET,
+    SCENARIO,
+    Poller,
+    expected,
+    first_packet,
+    judge,
+)
 
 
 def test_a_transfer_under_its_cap_has_no_overshoot() -> None:
@@ -47,11 +55,11 @@ def test_what_a_poller_lets_through_grows_with_its_phase() -> None:
 
 def test_a_transfer_begins_with_its_first_packet_not_with_what_was_there_before() -> None:
     samples = series({"eth0": lambda t: 0.0005 if t < 2 else 5, "wlan0": constant(20)}, 12)
-    assert first_packet(samples, "eth0") == pytest.approx(2.0, abs=0.11)
+    assert first_packet(samples) == pytest.approx(2.0, abs=0.11)
     with pytest.raises(ValueError, match="nothing came"):
-        first_packet(series({"eth0": constant(0)}, 2), "eth0")
+        first_packet(series({"eth0": constant(0)}, 2))
     with pytest.raises(ValueError, match="is over after"):
-        judge(samples, "eth0", "wlan0", 5_000_000, 4.0, None)
+        judge(samples, 5_000_000, 4.0, None)
 
 
 def test_the_poller_caps_once_and_not_what_is_little() -> None:
