@@ -7,24 +7,28 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.recorder import Recorder
+from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates
 
-from .columns import Column, Results, Row, Table
+from .columns import Column, Results, Row, Table, for_pictures
 from .devices import DEVICES, policy
 from .drawing import Panel, draw_panels
 from .findings import Picture
 from .setup import Setup
-from .steering_judging import Download, Finding
 from .two_paths import slow_origin, wifi_dropping
 
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
 """Rates of Ethernet, of Wi-Fi, and of the origin while it is slow, in Mbit/s."""
 WARM, EVENT, AFTER = 6.0, 6.0, 10.0
 """Seconds that are recorded before, during and after the event."""
+BEGUN = 1.0
+"""Seconds from the start of the client's program until both subflows exist and the mode controls them."""
+WINDOW = 10.0
+"""Seconds over which a path's share is computed."""
 PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
 """Rate in Mbit/s at which the origin sends during the whole download."""
 FULL = (0.95 * (ETHERNET + WIFI), 1.05 * (ETHERNET + WIFI))
@@ -76,6 +80,72 @@ QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load
 
 
 @dataclass(frozen=True, slots=True)
+class Download:
+    """One download in a mode with its samples. Something happens to it at *event*, for ``EVENT`` seconds."""
+
+    samples: tuple[Sample, ...]
+    event: float
+
+    def share(self, device: str, start: float, end: float) -> float:
+        """Return *device*'s share of all bytes that came between two times."""
+        each = {name: mean_rate(self.samples, name, start, end) for name in DEVICES}
+        return each[device] / max(1.0, sum(each.values()))
+
+    def total(self, start: float, end: float) -> float:
+        """Return the rate of both paths together, in Mbit/s, between two times."""
+        return sum(mean_rate(self.samples, device, start, end) for device in DEVICES) / 1e6
+
+    def findings(self, kind: str) -> dict[str, float]:
+        """Return the findings of the mode *kind* by name.
+
+        The time of an event that never happened is infinite. Raises ValueError if there are too few samples.
+        """
+        end = self.samples[-1].time
+        if kind == "active-standby":
+            return {
+                "standby's share before": self.share("eth0", BEGUN, self.event),
+                "taken over after s": self._first("eth0", self.event, lambda rate: rate > 1e6),
+                "back after s": self._first("wlan0", self.event + EVENT, lambda rate: rate > 0.8e6 * WIFI),
+                "standby's share after": self.share("eth0", end - 2, end),
+            }
+        if kind == "priority-based":
+            slow = self.event + EVENT
+            return {
+                "Mbit/s while Wi-Fi is not enough": self.total(2.5, self.event),
+                "second's share while it is": self.share("eth0", slow - 3, slow),
+                "Mbit/s while it is": self.total(slow - 3, slow),
+                "Mbit/s afterwards": self.total(end - 3, end),
+            }
+        if kind.startswith("load-balancing"):
+            wanted = int(kind.split()[1].split("/", maxsplit=1)[0]) / 100
+            seconds = [self.share("eth0", second, second + 1) for second in range(3, int(end) - 1)]
+            starts = [sample.time for sample in self.samples if sample.time + WINDOW < end]
+            shares = [self.share("eth0", start, start + WINDOW) for start in starts]
+            return {
+                "Ethernet's share": self.share("eth0", 0, end),
+                "worst over 10 s, points": max(100 * abs(share - wanted) for share in shares),
+                "least share in 1 s": min(seconds),
+                "greatest share in 1 s": max(seconds),
+                "Mbit/s": self.total(2, end),
+            }
+        return {"Ethernet's share": self.share("eth0", 0, end), "Mbit/s": self.total(2, end)}
+
+    def _first(self, device: str, start: float, holds: Callable[[float], bool]) -> float:
+        later = (rate for rate in rates(self.samples) if rate.time > start + 0.1)
+        return next((rate.time - start for rate in later if holds(rate.bits[device])), inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding of a download in a mode."""
+
+    value: float
+    event: float
+    """When something happened to it."""
+    samples: tuple[Sample, ...] = for_pictures()
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """RTTs of Ethernet and Wi-Fi in milliseconds, and the kind of download."""
 
@@ -113,8 +183,8 @@ class Cell:
             with nullcontext() if happening is None else happening(setup.testbed):
                 recorder.wait(event + EVENT)
             time.sleep(AFTER)
-            download = Download(recorder.samples, event, event + EVENT)
-        found = download.findings(self.kind, WIFI)
+            download = Download(recorder.samples, event)
+        found = download.findings(self.kind)
         return {what: Finding(value, event, recorder.samples) for what, value in found.items()}
 
 

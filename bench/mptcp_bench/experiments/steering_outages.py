@@ -10,15 +10,17 @@ nor make the application wait longer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.recorder import Recorder, Sample
+from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate, rates
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
@@ -27,7 +29,6 @@ from .aims import no_less
 from .columns import Column, Row, Table
 from .devices import DEVICE, DEVICES, policy
 from .setup import Setup
-from .steering_judging import APPLICATION, SWITCHED, Outage, Watched, outage
 from .two_paths import dropping, slow_origin
 
 NONE = "none"
@@ -62,6 +63,18 @@ FAST, WARM = 4.0, 8.0
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
 """Least and most seconds that are recorded after the outage; between them, 1.5 times the outage."""
 NETWORKS = {bytes((10, 77, 1)): "ethernet", bytes((10, 77, 2)): "wifi"}
+APPLICATION = "application"
+"""Name of the counter of the bytes that the application has got."""
+MIN_PROGRESS = 1_000_000
+"""Bits/s. If the application gets less in 0.1 s, it stands still."""
+SETTLE = 2.0
+"""Seconds after the failure that are left out of the rate, if the outage is at least twice as long."""
+SWITCHED = 1.0
+"""Most seconds that the application may stand still."""
+BACK = 0.5
+"""If the failed path carries this share of its earlier rate, it is back."""
+BACK_WINDOW = 0.5
+"""Seconds for which the failed path must carry that share."""
 SLOWER = 0.15
 """Non-inferiority margin: the share by which a mode may be slower than the same outage without it. Two runs without a
 mode differ by as much."""
@@ -185,6 +198,78 @@ def _written_by(process: Process) -> Callable[[], int]:
     """Return a function that reads how many bytes *process* has written, which is what a downloader has got."""
     io = Path(f"/proc/{process.pid}/io")
     return lambda: int(io.read_text().split("wchar: ")[1].split()[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The recorded transfer. Times are in seconds on the samples' clock."""
+
+    samples: tuple[Sample, ...]
+    flags: tuple[tuple[float, Mapping[str, bool]], ...]
+    """Each sample's time and, by path, whether the proxy had made the path's subflow a backup."""
+    failed: float
+    restored: float
+    lost: str
+    """The client's device on the path that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The judged values of one transfer with an outage."""
+
+    before: float
+    """Rate of the application before the outage, Mbit/s."""
+    during: float
+    """Rate of the application in the outage, Mbit/s; without its first ``SETTLE`` seconds if it is long."""
+    still: float
+    """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
+    back: float
+    """Seconds from the end of the outage until the failed path carries data again; infinite if never."""
+    after: float
+    """Rate of the application after the outage, Mbit/s."""
+    flips: int
+    """Number of changes since the failure of the backup flag that changed most often."""
+
+
+def outage(watched: Watched) -> Outage:
+    """Judge one transfer.
+
+    Raises ValueError if there are too few samples, or if the application got nothing before the failure: a comparison
+    of two transfers without a byte would find neither slower.
+    """
+    samples, failed, restored = watched.samples, watched.failed, watched.restored
+    end = samples[-1].time
+    begin = failed + SETTLE if restored - failed >= 2 * SETTLE else failed
+    before = mean_rate(samples, APPLICATION, max(0.5, failed - 3), failed) / 1e6
+    if before <= 0:
+        raise ValueError("the application had nothing before the failure")
+    return Outage(
+        before,
+        mean_rate(samples, APPLICATION, begin, restored) / 1e6,
+        longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, restored + SWITCHED),
+        _back(watched),
+        mean_rate(samples, APPLICATION, restored, end) / 1e6,
+        _flips(watched),
+    )
+
+
+def _back(watched: Watched) -> float:
+    samples, restored = watched.samples, watched.restored
+    before = mean_rate(samples, watched.lost, max(0.5, watched.failed - 3), watched.failed)
+    there = [each for each in rates(samples) if each.time > restored]
+    for number, each in enumerate(there):
+        window = [later.bits[watched.lost] for later in there[number:] if later.time <= each.time + BACK_WINDOW]
+        if each.bits[watched.lost] >= BACK * before and fmean(window) >= BACK * before:
+            return each.time - restored
+    return inf
+
+
+def _flips(watched: Watched) -> int:
+    def changes(path: str) -> int:
+        flags = [(time, there[path]) for time, there in watched.flags if path in there]
+        return sum(before != flag for (_, before), (time, flag) in pairwise(flags) if time > watched.failed)
+
+    return max(map(changes, ("ethernet", "wifi")))
 
 
 OutageRow = Row[Cell, Outage]

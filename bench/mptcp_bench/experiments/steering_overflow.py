@@ -10,24 +10,28 @@ client, on the wire. Shares are of what arrived over both paths; the later path'
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from mptcp_lab.testbed.plan import tbf
-from mptcp_lab.testbed.recorder import Recorder
+from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
 
 from .columns import CELL, RUNS, Column, Table
 from .devices import DEVICES, policy
 from .setup import Setup
-from .steering_judging import END, Overflow, overflow
 from .two_paths import QUEUE_MS, slow_origin
 
 RULES = "[{name: steered, steer: {mode: priority-based, order: [ethernet, wifi]}}]"
+SETTLED, END = 5.0, 14.0
+"""Begin and end in seconds of the time over which shares of an overflow are measured."""
+STEP = 0.5
+OPEN, OVER = 0.3, 0.02
+"""The later path is open if it carries this share of the overflow, and closed if it carries less than this share of
+everything."""
 CLOSING = 8.0
 """Seconds of the halved demand after ``END``."""
-FIRST, EXCESS, OPENED, CLOSED = 0.95, 5.0, 2.0, 5.0
-"""Least used share of the first path; most percentage points that the later path may carry beyond the overflow; most
-seconds until the later path is open, and until it is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +84,53 @@ class Cell:
         return overflow(samples, self.links, self.rate, changed)
 
 
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """The judged values of one download."""
+
+    first: float
+    """Rate of the first path, as a share of the rate that it could have carried."""
+    excess: float
+    """Rate of the later path beyond the overflow, in percentage points of the total rate."""
+    opened: float
+    """Seconds until the later path carried its part; 0 without an overflow."""
+    closed: float
+    """Seconds from the end of the demand until the later path carried nothing."""
+
+
+def overflow(samples: Sequence[Sample], links: tuple[float, float], demand: float, changed: float) -> Overflow:
+    """Judge a download of *demand* over *links* (Mbit/s). *changed* is when the demand was halved."""
+
+    def rate(path: int, start: float, end: float) -> float:
+        return mean_rate(samples, DEVICES[path], start, end) / 1e6
+
+    first, later = rate(0, SETTLED, END), rate(1, SETTLED, END)
+    total = first + later
+    due = max(0.0, min(demand, sum(links)) - links[0])
+    steps = zip(*(windows(samples, (device,), STEP) for device in DEVICES), strict=True)
+    over_time = [(begin + STEP, on_first / 1e6, on_later / 1e6) for (begin, on_first), (_, on_later) in steps]
+    opens = (time for time, _, carried in over_time if carried > OPEN * due)
+    closes = (
+        time - changed
+        for time, other, carried in over_time
+        if time >= changed + STEP and carried < OVER * (other + 0.1)
+    )
+    return Overflow(
+        first / min(total, links[0]),
+        100 * max(0.0, later - max(0.0, total - links[0])) / total,
+        next(opens, inf) if due else 0.0,
+        next(closes, inf),
+    )
+
+
 TABLE: Table[Any, Overflow] = Table(
     "Overflow: first path's use and what the later one has beyond",
     (
         RUNS,
-        Column("first path", "first", least=FIRST),
-        Column("excess, points", "excess", most=EXCESS),
-        Column("opened s", "opened", most=OPENED),
-        Column("closed s", "closed", most=CLOSED),
+        Column("first path", "first", least=0.95),
+        Column("excess, points", "excess", most=5),
+        Column("opened s", "opened", most=2),
+        Column("closed s", "closed", most=5),
     ),
     (CELL,),
     of=lambda row: isinstance(row.cell, Cell),

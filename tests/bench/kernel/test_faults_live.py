@@ -19,7 +19,6 @@ from mptcp_bench.experiments import (
     devices,
     goodput,
     goodput_judging,
-    steering_judging,
     steering_modes,
     two_paths,
 )
@@ -160,7 +159,7 @@ def setup(services: tuple[Testbed, Origin, Proxy]) -> Iterator[Setup]:
 def test_steering(setup: Setup, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     for name, value in {"WARM": WARM, "EVENT": REST, "AFTER": REST}.items():
         monkeypatch.setattr(steering_modes, name, value)
-    monkeypatch.setattr(steering_judging, "BEGUN", BEGUN)
+    monkeypatch.setattr(steering_modes, "BEGUN", BEGUN)
     steer, _ = steering_modes.KINDS[KIND]
     assert steer is not None
     if fault == WRONG:

@@ -15,8 +15,9 @@ from mptcp_bench.experiments import steering_outages as outages
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.steering import SCENARIO
-from mptcp_bench.experiments.steering_judging import Download, Finding, Outage, Overflow, overflow
-from mptcp_bench.experiments.steering_modes import AFTER, EVENT, WARM
+from mptcp_bench.experiments.steering_modes import AFTER, EVENT, WARM, Download, Finding
+from mptcp_bench.experiments.steering_outages import Outage
+from mptcp_bench.experiments.steering_overflow import Overflow, overflow
 from mptcp_lab.testbed.recorder import Sample
 
 Loads = tuple[Load, Load]
@@ -82,8 +83,8 @@ def steered(
     @cache
     def found(kind: str) -> dict[str, Finding]:
         ethernet, wifi = loads[kind]
-        download = Download(tuple(series({"eth0": ethernet, "wlan0": wifi}, END)), WARM, RESTORED)
-        return {what: Finding(value, WARM) for what, value in download.findings(kind, modes.WIFI).items()}
+        download = Download(tuple(series({"eth0": ethernet, "wlan0": wifi}, END)), WARM)
+        return {what: Finding(value, WARM) for what, value in download.findings(kind).items()}
 
     def judged() -> Sequence[Aim]:
         options = {"part": "modes", "rtt": "20/20", "runs": str(RUNS)}

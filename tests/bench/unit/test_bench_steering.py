@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 from mutants import Load, constant, rehearsed, series
-from mutants_of_steering import END, GOOD, RESTORED, SOUND, in_outages, overflowed
+from mutants_of_steering import END, GOOD, SOUND, in_outages, overflowed
 
 from mptcp_bench.experiments.aims import missed
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.steering import SCENARIO
-from mptcp_bench.experiments.steering_judging import APPLICATION, Download, Finding, Watched, outage
-from mptcp_bench.experiments.steering_modes import WARM, WIFI
-from mptcp_bench.experiments.steering_outages import MODES, Cell
+from mptcp_bench.experiments.steering_modes import WARM, Download, Finding
+from mptcp_bench.experiments.steering_outages import APPLICATION, MODES, Cell, Watched, outage
 from mptcp_lab.testbed.recorder import Sample
 
 FAILED, OUTAGE, AFTER = 8.0, 8.0, 12.0
@@ -123,7 +122,7 @@ def test_the_table_of_outages_shows_what_never_came_back() -> None:
 
 def findings(ethernet: Load, wifi: Load, kind: str = "active-standby") -> dict[str, float]:
     samples = tuple(series({"eth0": ethernet, "wlan0": wifi}, END))
-    return Download(samples, WARM, RESTORED).findings(kind, WIFI)
+    return Download(samples, WARM).findings(kind)
 
 
 def test_a_mode_is_judged_by_when_its_standby_takes_over_and_gives_back() -> None:
@@ -136,7 +135,7 @@ def test_a_mode_is_judged_by_when_its_standby_takes_over_and_gives_back() -> Non
     nothing = findings(constant(0), constant(0))
     assert (nothing["taken over after s"], nothing["back after s"]) == (math.inf, math.inf)
     with pytest.raises(ValueError, match="no two samples between"):
-        Download(tuple(series({"eth0": STANDBY, "wlan0": ACTIVE}, 1)), WARM, RESTORED).findings("priority-based", WIFI)
+        Download(tuple(series({"eth0": STANDBY, "wlan0": ACTIVE}, 1)), WARM).findings("priority-based")
 
 
 def test_modes_are_shown_by_means() -> None:

@@ -13,8 +13,7 @@ from mutants_of_caps import COMES, ONSET, WIFI, transfer
 from mptcp_bench.experiments import guard, onset, steering_modes
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.findings import Picture
-from mptcp_bench.experiments.steering_judging import Finding
-from mptcp_bench.experiments.steering_modes import WARM
+from mptcp_bench.experiments.steering_modes import WARM, Finding
 
 SAMPLES = tuple(series({"eth0": constant(5), "wlan0": constant(20)}, 22))
 FIRST, SECOND = onset.cells(onset.SCENARIO.chosen({"rtt": "20/20", "cap": "100-5"}))
