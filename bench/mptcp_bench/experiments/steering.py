@@ -24,7 +24,7 @@ from . import steering_modes as modes
 from . import steering_outages as outages
 from . import steering_overflow as overflow
 from .devices import policy
-from .parameters import pair, parameter, rtt_pair, several, whole, words
+from .parameters import choices, pair, parameter, rtt_pair, several, whole
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import two_paths
@@ -38,24 +38,17 @@ Cell = modes.Cell | outages.Cell | overflow.Cell
 class Settings:
     """What ``--set`` chooses."""
 
-    part: tuple[str, ...] = parameter("what to measure", ",".join(PARTS), words(*PARTS))
+    part: tuple[str, ...] = choices("what to measure", PARTS)
     rtt: tuple[tuple[float, float], ...] = parameter(
         "in modes: RTTs in ms, Ethernet/Wi-Fi", "20/20,60/20", several(rtt_pair), quick="20/20"
     )
     runs: int = parameter("of each", "5", whole(), quick="1")
-    kind: tuple[str, ...] = parameter(
-        "in modes: which, separated by |", "|".join(modes.KINDS), words(*modes.KINDS, by="|"),
-        quick="|".join(modes.QUICK_KINDS),
-    )  # fmt: skip
-    mode: tuple[str, ...] = parameter(
-        "in outages", ",".join(outages.MODES), words(*outages.MODES), quick="none,active-standby,priority-based"
-    )
-    fault: tuple[str, ...] = parameter("in outages", ",".join(outages.FAULTS), words(*outages.FAULTS), quick="silent")
+    kind: tuple[str, ...] = choices("in modes, separated by |", modes.KINDS, quick="|".join(modes.QUICK_KINDS), by="|")
+    mode: tuple[str, ...] = choices("in outages", outages.MODES, quick="none,active-standby,priority-based")
+    fault: tuple[str, ...] = choices("in outages", outages.FAULTS, quick="silent")
     outage: tuple[int, ...] = parameter("in outages: seconds", "2,8,30", several(whole()), quick="8")
-    load: tuple[str, ...] = parameter("in outages", ",".join(outages.LOADS), words(*outages.LOADS), quick="paced")
-    lost: tuple[str, ...] = parameter(
-        "in outages: the subflow whose path fails, initial or joined", "initial", words(*outages.PATHS)
-    )
+    load: tuple[str, ...] = choices("in outages", outages.LOADS, quick="paced")
+    lost: tuple[str, ...] = choices("in outages: the subflow whose path fails", outages.PATHS, "initial")
     links: tuple[tuple[float, float], ...] = parameter(
         "in overflow: Mbit/s of the first and the later path",
         "15/60,60/150,50/10",

@@ -10,8 +10,8 @@ nor make the application wait longer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -46,16 +46,12 @@ PATHS = {"initial": ("ethernet", "wifi"), "joined": ("wifi", "ethernet")}
 LOST_RATE, OTHER_RATE = 30, 20
 """Rates of the failing path and the other one in Mbit/s."""
 BY_ORDER = ("active-standby", "priority-based")
-FAULTS = {
-    "link": "the client's own link goes down",
-    "router": "the path's router is gone: the core network says so (ICMP), the client's link stays up",
-    "silent": "the path's router drops everything",
-}
-LOADS = {
-    "full": "as fast as it goes",
-    "paced": "full speed, so that all paths are open, then what the origin sends: 12 Mbit/s",
-    "upload": "to the origin, as fast as it goes",
-}
+FAULTS = ("link", "router", "silent")
+"""The client's own link goes down; the path's router is gone, which the core network says (ICMP), while the client's
+link stays up; the path's router drops everything."""
+LOADS = ("full", "paced", "upload")
+"""As fast as it goes; at full speed, so that all paths are open, and then what the origin sends (``PACE``); to the
+origin, as fast as it goes."""
 PACE, RTT = 12, 20
 """Rate of the slow origin in Mbit/s, and RTT of both paths in ms."""
 FAST, WARM = 4.0, 8.0
@@ -149,21 +145,13 @@ class Cell:
         return outage(watched)
 
 
-@contextmanager
-def failing(testbed: Testbed, cell: Cell) -> Iterator[None]:
+def failing(testbed: Testbed, cell: Cell) -> AbstractContextManager[None]:
     """Let the path of *cell* fail, in the cell's way, until the context ends."""
     lost = PATHS[cell.lost][0]
     router = testbed["hop1" if lost == "ethernet" else "hop2"]
-    match cell.fault:
-        case "link":
-            with testbed["client"].link_down(DEVICE[lost]):
-                yield
-        case "router":
-            with router.link_down("wan"):
-                yield
-        case _:
-            with dropping(router):
-                yield
+    if cell.fault == "link":
+        return testbed["client"].link_down(DEVICE[lost])
+    return router.link_down("wan") if cell.fault == "router" else dropping(router)
 
 
 class OutageRecorder(Recorder):
