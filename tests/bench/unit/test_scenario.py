@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import pytest
 from fake_testbed import FakePaths
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -263,6 +266,20 @@ def test_a_value_that_is_not_allowed_is_refused_with_what_is(
 ) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         parse(text)
+
+
+@pytest.mark.parametrize("text", ["ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000])
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="allowed are whole numbers from 1 on"):
+        whole()(text)
+
+
+@drawn(st.text())
+def test_any_text_is_a_number_or_refused(text: str) -> None:
+    parsers: list[Callable[[str], float]] = [whole(), number()]
+    for parse in parsers:
+        with suppress(ValueError):
+            assert 0 < parse(text) < math.inf
 
 
 def test_a_refused_value_is_named_with_its_option_in_one_line() -> None:
