@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from .options import MOST_RTT, OptionError
 
@@ -30,6 +30,13 @@ class Parameter:
     usual: str | None
     quick: str | None
     parse: Parser[Any]
+    takes_all: bool = False
+    """Whether the usual value is a list of all that is allowed."""
+
+    def __str__(self) -> str:
+        if self.usual is None:
+            return self.meaning
+        return f"{self.meaning}, default {'all' if self.takes_all else self.usual or 'none'}"
 
 
 @overload
@@ -46,12 +53,9 @@ def choices(
 ) -> tuple[str, ...]:
     """Return a field for a list of *known* words, by default *usual* or all of them."""
     names = tuple(known)
-    return parameter(
-        f"{meaning}, of {', '.join(names)}",
-        by.join(names) if usual is None else usual,
-        words(*names, by=by),
-        quick=quick,
-    )
+    text = by.join(names) if usual is None else usual
+    found = Parameter(f"{meaning}, of {', '.join(names)}", text, quick, words(*names, by=by), takes_all=usual is None)
+    return cast(tuple[str, ...], field(metadata={_PARAMETER: found}))
 
 
 def parameters(kind: type) -> dict[str, Parameter]:
@@ -61,10 +65,7 @@ def parameters(kind: type) -> dict[str, Parameter]:
 
 def meanings(kind: type) -> dict[str, str]:
     """Return, by option, its meaning and its usual value for people."""
-    return {
-        name: each.meaning if each.usual is None else f"{each.meaning}, default {each.usual or 'none'}"
-        for name, each in parameters(kind).items()
-    }
+    return {name: str(each) for name, each in parameters(kind).items()}
 
 
 def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:

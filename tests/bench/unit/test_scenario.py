@@ -21,6 +21,7 @@ from mptcp_bench.experiments.columns import CELL, RUNS, VARIANT, Column, Row, Ta
 from mptcp_bench.experiments.findings import Findings
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.parameters import (
+    choices,
     number,
     parameter,
     rtt_pair,
@@ -39,6 +40,7 @@ class Settings:
     links: tuple[int, ...] = parameter("rates of the link in Mbit/s", "10,20", several(whole()), quick="10")
     runs: int = parameter("of each variant", "2", whole())
     seconds: float | None = parameter("of a run", None, number())
+    caps: tuple[str, ...] = choices("variants", ("none", "ours"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def scenario(measure: Measure = capped, built: Built | None = None) -> Scenario[
         settings=Settings,
         needs=(),
         cells=lambda chosen: chosen.links,
-        variants=lambda chosen, cell: ("none", "ours"),
+        variants=lambda chosen, cell: chosen.caps,
         bed=(built or Built()).bed,
         measure=measure,
         tables=(Table("Rates", COLUMNS),),
@@ -241,9 +243,10 @@ def test_options_have_their_usual_values_and_those_of_a_quick_run() -> None:
         "links": "rates of the link in Mbit/s, default 10,20",
         "runs": "of each variant, default 2",
         "seconds": "of a run",
+        "caps": "variants, of none, ours, default all",
     }
-    assert made.chosen({}) == Settings((10, 20), 2, None)
-    assert made.chosen({"seconds": "0.5"}, quick=True) == Settings((10,), 2, 0.5)
+    assert made.chosen({}) == Settings((10, 20), 2, None, ("none", "ours"))
+    assert made.chosen({"seconds": "0.5"}, quick=True) == Settings((10,), 2, 0.5, ("none", "ours"))
 
 
 @pytest.mark.parametrize(
