@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -178,11 +177,11 @@ class Cell:
         setup.load_between(policy(rules), [] if steer is None else ["steered"])
         paced = slow_origin(setup.testbed, PACED[self.kind]) if self.kind in PACED else nullcontext()
         with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
-            time.sleep(WARM)
+            recorder.wait(WARM)
             event = recorder.now
             with nullcontext() if happening is None else happening(setup.testbed):
                 recorder.wait(event + EVENT)
-            time.sleep(AFTER)
+            recorder.wait(event + EVENT + AFTER)
             download = Download(recorder.samples, event)
         found = download.findings(self.kind)
         return {what: Finding(value, event, recorder.samples) for what, value in found.items()}

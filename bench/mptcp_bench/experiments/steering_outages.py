@@ -9,7 +9,6 @@ nor make the application wait longer.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -129,7 +128,7 @@ class Cell:
             done = _received_by(setup.testbed["origin"]) if uploading else _written_by(process)
             with OutageRecorder(setup.client, setup.proxy, done, uploading) as recorder:
                 if self.load == "paced":
-                    time.sleep(FAST)
+                    recorder.wait(FAST)
                     stack.enter_context(slow_origin(setup.testbed, PACE))
                 recorder.wait(WARM)
                 if len(recorder.flags[-1][1]) != 2:
@@ -138,7 +137,7 @@ class Cell:
                 with failing(setup.testbed, self):
                     recorder.wait(failed + self.outage)
                 restored = recorder.now
-                time.sleep(min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * self.outage)))
+                recorder.wait(restored + min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * self.outage)))
                 if not process.running:
                     raise TestbedError(f"the transfer ended with {process.returncode}")
         watched = Watched(recorder.samples, tuple(recorder.flags), failed, restored, DEVICE[PATHS[self.lost][0]])

@@ -9,7 +9,6 @@ client, on the wire. Shares are of what arrived over both paths; the later path'
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -79,7 +78,7 @@ class Cell:
             recorder.wait(END + 0.2)
             changed = recorder.now
             setup.testbed["origin"].run(half)
-            time.sleep(CLOSING)
+            recorder.wait(changed + CLOSING)
             samples = recorder.samples
         return overflow(samples, self.links, self.rate, changed)
 
