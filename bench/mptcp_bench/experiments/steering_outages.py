@@ -311,7 +311,10 @@ TABLE: Table[Any, Outage] = Table(
             "", "before", "most", "Mbit/s before the failure, by the first path alone", most=FIRST_ALONE,
             judged=_first_alone,
         ),
-        Column("in it", "during", digits=1, aim="Mbit/s", least=_least, judged=_steered),
+        Column(
+            "in it", "during", digits=1, aim="Mbit/s", least=_least,
+            judged=lambda row: _steered(row) and _least(row) is not None,
+        ),
         Column("", _compared, aim="Mbit/s, × without a mode, lower bound", least=1 - SLOWER, judged=_steered),
         Column(
             "stands still s", "still", digits=1, aim="stands still for s", most=_longest_still,

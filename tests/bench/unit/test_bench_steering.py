@@ -106,6 +106,7 @@ def test_one_run_has_a_bound_and_several_are_compared_with_those_without_a_mode(
     [slower] = missed(in_outages(1, unsteered=1, planned=1, during=0.84 * GOOD.during))
     assert "Mbit/s: " in slower
     assert not [aim for aim in in_outages(2, unsteered=0) if "Mbit/s, ×" in aim.what], "nothing to compare with"
+    assert all(aim.wanted for aim in in_outages())
 
 
 def test_the_table_of_outages_shows_what_never_came_back() -> None:
