@@ -37,7 +37,7 @@ from .parameters import choices, parameter, several, whole, words
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping
-from .upload_recorder import UploadRecorder
+from .upload_recorder import upload_recorder
 
 ETHERNET, WIFI, CAP = 100, 30, 5
 """Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
@@ -181,7 +181,7 @@ class GuardSetup(Setup):
         else:
             with self.client.running(arguments or self.upload) as process:
                 wait_until(lambda: self._in_force(cap), "the cap is in force", timeout=30)
-                with UploadRecorder(self.proxy, self.client) as recorder:
+                with upload_recorder(self.proxy, self.client) as recorder:
                     yield process, recorder
 
     def _in_force(self, cap: float) -> bool:

@@ -40,7 +40,7 @@ from .payload import payload_share
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import two_paths
-from .upload_recorder import UploadRecorder, on_the_wire
+from .upload_recorder import on_the_wire, upload_recorder
 
 OTHER_RATE = {"ethernet": 30, "wifi": 50}
 """Rate of the uncapped path in Mbit/s, by the capped path."""
@@ -183,7 +183,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
     wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)
     with (
         setup.client.running(setup.download if down else setup.upload),
-        Recorder(setup.client, DEVICES) if down else UploadRecorder(setup.proxy, setup.client) as recorder,
+        Recorder(setup.client, DEVICES) if down else upload_recorder(setup.proxy, setup.client) as recorder,
     ):
         recorder.wait(WARM)
         if len(sockets(setup, cell)) != 2:

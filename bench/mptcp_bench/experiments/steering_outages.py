@@ -44,6 +44,8 @@ PATHS = {"initial": ("ethernet", "wifi"), "joined": ("wifi", "ethernet")}
 """The failing path and the other one, by the subflow that fails. Connections open over Ethernet."""
 LOST_RATE, OTHER_RATE = 30, 20
 """Rates of the failing path and the other one in Mbit/s."""
+Flags = tuple[float, Mapping[str, bool]]
+"""A moment and, by path, whether the proxy had made the path's subflow a backup."""
 BY_ORDER = ("active-standby", "priority-based")
 FAULTS = ("link", "router", "silent")
 """The client's own link goes down; the path's router is gone, which the core network says (ICMP), while the client's
@@ -126,12 +128,13 @@ class Cell:
         with ExitStack() as stack:
             process = stack.enter_context(setup.client.running(setup.upload if uploading else setup.download))
             done = _received_by(setup.testbed["origin"]) if uploading else _written_by(process)
-            with OutageRecorder(setup.client, setup.proxy, done, uploading) as recorder:
+            recorder, flags = outage_recorder(setup, done, uploading)
+            with recorder:
                 if self.load == "paced":
                     recorder.wait(FAST)
                     stack.enter_context(slow_origin(setup.testbed, PACE))
                 recorder.wait(WARM)
-                if len(recorder.flags[-1][1]) != 2:
+                if len(flags[-1][1]) != 2:
                     raise TestbedError("the transfer has not two subflows")
                 failed = recorder.now
                 with failing(setup.testbed, self):
@@ -140,7 +143,7 @@ class Cell:
                 recorder.wait(restored + min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * self.outage)))
                 if not process.running:
                     raise TestbedError(f"the transfer ended with {process.returncode}")
-        watched = Watched(recorder.samples, tuple(recorder.flags), failed, restored, DEVICE[PATHS[self.lost][0]])
+        watched = Watched(recorder.samples, tuple(flags), failed, restored, DEVICE[PATHS[self.lost][0]])
         return outage(watched)
 
 
@@ -153,28 +156,22 @@ def failing(testbed: Testbed, cell: Cell) -> AbstractContextManager[None]:
     return router.link_down("wan") if cell.fault == "router" else dropping(router)
 
 
-class OutageRecorder(Recorder):
-    """Record what each path carries, what the application has got, and which subflows the proxy made a backup."""
+def outage_recorder(setup: Setup, done: Callable[[], int], sent: bool) -> tuple[Recorder, list[Flags]]:
+    """Return a recorder of what each path carries and what the application has got, and the flags of each sample."""
+    flags: list[Flags] = []
+    with setup.proxy.entered():
+        diagnostics = SocketDiagnostics((PROXY_PORT,))
 
-    def __init__(self, client: LiveNode, proxy: LiveNode, done: Callable[[], int], sent: bool) -> None:
-        super().__init__(client, DEVICES, direction="sent" if sent else "received")
-        self._client, self._done = client, done
-        self.flags: list[tuple[float, dict[str, bool]]] = []
-        self._proxy = proxy
-        with proxy.entered():
-            self._diagnostics = SocketDiagnostics((PROXY_PORT,))
+    def read() -> dict[str, int]:
+        counters = setup.client.counters()
+        with setup.proxy.entered():
+            subflows = [(each.four_tuple.remote[:3], each.made_backup) for each in diagnostics.subflows()]
+        flags.append((recorder.now, {NETWORKS[net]: flag for net, flag in subflows if net in NETWORKS}))
+        octets = {device: counters[device].sent if sent else counters[device].received for device in DEVICES}
+        return {**octets, APPLICATION: done()}
 
-    def _take(self) -> None:
-        counters = self._client.counters()
-        octets = {device: getattr(counters[device], self._direction) for device in self.devices}
-        self._samples.append(Sample(self.now, {**octets, APPLICATION: self._done()}))
-        with self._proxy.entered():
-            found = {
-                NETWORKS[each.four_tuple.remote[:3]]: each.made_backup
-                for each in self._diagnostics.subflows()
-                if each.four_tuple.remote[:3] in NETWORKS
-            }
-        self.flags.append((self.now, found))
+    recorder = Recorder(setup.client, DEVICES, read=read)
+    return recorder, flags
 
 
 def _received_by(origin: LiveNode) -> Callable[[], int]:
@@ -192,8 +189,7 @@ class Watched:
     """The recorded transfer. Times are in seconds on the samples' clock."""
 
     samples: tuple[Sample, ...]
-    flags: tuple[tuple[float, Mapping[str, bool]], ...]
-    """Each sample's time and, by path, whether the proxy had made the path's subflow a backup."""
+    flags: tuple[Flags, ...]
     failed: float
     restored: float
     lost: str
