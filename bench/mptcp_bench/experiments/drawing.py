@@ -28,23 +28,6 @@ def mark(axes: Any, *moments: float) -> None:
         axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
 
 
-def stacked(count: int, height: float) -> tuple[Any, list[Any]]:
-    """Return a figure of *count* panels of *height* inches, one below the other, with a common time axis."""
-    inches = height * count + 1
-    figure = style.new_figure(11, inches)
-    panels = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
-    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / inches, bottom=0.09, hspace=0.4)
-    return figure, list(panels)
-
-
-def beside(count: int) -> tuple[Any, list[Any]]:
-    """Return a figure of *count* panels side by side, which share their axes."""
-    figure = style.new_figure(11, 4.6)
-    panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
-    figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.08)
-    return figure, list(panels)
-
-
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One transfer over time. *zero* is the origin of the time axis, from which *marks* are counted."""
@@ -81,3 +64,20 @@ def draw_panels(
     every[0].legend(loc="upper right", frameon=False)
     style.heading(figure, title, subtitle, left=0.065)
     style.save(figure, target)
+
+
+def stacked(count: int, height: float) -> tuple[Any, list[Any]]:
+    """Return a figure of *count* panels of *height* inches, one below the other, with a common time axis."""
+    inches = height * count + 1
+    figure = style.new_figure(11, inches)
+    panels = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
+    figure.subplots_adjust(left=0.065, right=0.985, top=1 - 1.1 / inches, bottom=0.09, hspace=0.4)
+    return figure, list(panels)
+
+
+def beside(count: int) -> tuple[Any, list[Any]]:
+    """Return a figure of *count* panels side by side, which share their axes."""
+    figure = style.new_figure(11, 4.6)
+    panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
+    figure.subplots_adjust(left=0.065, right=0.985, top=0.76, bottom=0.13, wspace=0.08)
+    return figure, list(panels)
