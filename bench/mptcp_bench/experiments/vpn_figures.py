@@ -26,10 +26,10 @@ from .. import style
 from ..statistics import median
 from .aims import aims_table
 from .attempts import Attempts
+from .claims import claims_table
+from .drawing import drawn
 from .findings import Findings, Picture
-from .mimbox_bed import claims_table, drawn
 from .options import OptionError, choice, count, listed, positive
-from .relay_judging import machine
 from .tables import mean, new_table
 from .vpn_bed import NEEDS, built, measured
 from .vpn_cells import LOSSES, OVER_TCP, PRIMARY, RATE, WAYS, Cell, Claim, Condition, Point, Points, cells
@@ -130,9 +130,13 @@ class Figure:
         points = Points(_rounds(console, what, seed, attempts))
         usage = processors.usage(before, processors.read())
         claims = self.claims(points)
-        aims = (*sound(points, what.planned, what.runs), *ours(points), *machine(usage))
+        aims = (*sound(points, what.planned, what.runs), *ours(points))
         tables = (claims_table(self.title, claims), goodputs(what, points), aims_table(self.title, aims))
-        data = {"points": [asdict(point) for point in points.all], "claims": [asdict(claim) for claim in claims]}
+        data = {
+            "points": [asdict(point) for point in points.all],
+            "claims": [asdict(claim) for claim in claims],
+            "processors": str(usage),
+        }
         picture = Picture(self.name, partial(draw, self, what, points))
         return attempts.judged(Findings(tables, data, pictures=(picture,) if points.all else (), aims=aims))
 

@@ -19,8 +19,8 @@ from mptcp_lab.testbed.features import need
 
 from .aims import aims_table
 from .attempts import Attempts
+from .claims import claims_table
 from .findings import Findings
-from .mimbox_bed import claims_table
 from .options import count
 from .tables import mean, new_table
 from .vpn_cells import GOOD_LOSS, loss_of

@@ -24,8 +24,9 @@ from ..wire.capture import captured
 from ..wire.packets import SYN, Packet
 from .aims import aims_table
 from .attempts import Attempts
+from .claims import claims_table
+from .drawing import drawn
 from .findings import Findings, Picture
-from .mimbox_bed import claims_table, drawn
 from .options import count
 from .tables import mean, new_table
 from .vpn_bed import NEEDS, Bed, built, carried, controlled, downloaded
