@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 from .options import MOST_RTT, OptionError
 
@@ -30,13 +30,6 @@ class Parameter:
     usual: str | None
     quick: str | None
     parse: Parser[Any]
-    takes_all: bool = False
-    """Whether the usual value is a list of all that is allowed."""
-
-    def __str__(self) -> str:
-        if self.usual is None:
-            return self.meaning
-        return f"{self.meaning}, default {'all' if self.takes_all else self.usual or 'none'}"
 
 
 @overload
@@ -48,16 +41,6 @@ def parameter(meaning: str, usual: str | None, parse: Parser[Any], *, quick: str
     return field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse)})
 
 
-def choices(
-    meaning: str, known: Iterable[str], usual: str | None = None, *, quick: str | None = None, by: str = ","
-) -> tuple[str, ...]:
-    """Return a field for a list of *known* words, by default *usual* or all of them."""
-    names = tuple(known)
-    text = by.join(names) if usual is None else usual
-    found = Parameter(f"{meaning}, of {', '.join(names)}", text, quick, words(*names, by=by), takes_all=usual is None)
-    return cast(tuple[str, ...], field(metadata={_PARAMETER: found}))
-
-
 def parameters(kind: type) -> dict[str, Parameter]:
     """Return the parameters of the settings class *kind* by name."""
     return {each.name: each.metadata[_PARAMETER] for each in fields(kind)}
@@ -65,7 +48,10 @@ def parameters(kind: type) -> dict[str, Parameter]:
 
 def meanings(kind: type) -> dict[str, str]:
     """Return, by option, its meaning and its usual value for people."""
-    return {name: str(each) for name, each in parameters(kind).items()}
+    return {
+        name: each.meaning if each.usual is None else f"{each.meaning}, default {each.usual or 'none'}"
+        for name, each in parameters(kind).items()
+    }
 
 
 def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:
@@ -168,3 +154,14 @@ def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
 def words(*known: str, by: str = ",") -> Parser[tuple[str, ...]]:
     """Return a parser of a list of different *known* words."""
     return several(word(*known), by=by)
+
+
+def choices(
+    meaning: str, known: Iterable[str], usual: str = "all", *, quick: str | None = None, by: str = ","
+) -> tuple[str, ...]:
+    """Return a field for a list of *known* words, or ``all`` of them."""
+    names = tuple(known)
+    some = words(*names, by=by)
+    return parameter(
+        f"{meaning}, of {', '.join(names)}", usual, lambda text: names if text == "all" else some(text), quick=quick
+    )
