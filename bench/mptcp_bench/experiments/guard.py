@@ -322,7 +322,8 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
     if before <= 0:
         raise ValueError("nothing came over Wi-Fi before the fault")
     ended = fault_at + FAULT
-    together = windows([sample for sample in samples if sample.time <= ended], DEVICES, SPAN, fault_at)
+    # What comes as the fault ends is no recovery.
+    together = windows([sample for sample in samples if sample.time <= ended - 0.2], DEVICES, SPAN, fault_at)
     recovered = next((begin + SPAN for begin, rate in together if rate >= RECOVERED * before), math.inf)
     capped_from = _capped_from(samples, ended)
     until_capped = min(capped_from, samples[-1].time)

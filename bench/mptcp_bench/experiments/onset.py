@@ -256,7 +256,7 @@ def judge(
         raise ValueError("nothing came over the other path before the cap")
     watched = [sample for sample in samples if onset <= sample.time <= onset + periods.onset]
     shares = [(rate.time - onset, rate.bits[other] / before) for rate in rates(watched)]
-    begins = [0.0, *(time for time, _ in shares)]
+    begins = [sample.time - onset for sample in watched]
     stalls = [(begin, end) for begin, (end, share) in zip(begins, shares, strict=False) if share < STALLED]
     seconds = windows(samples, (capped,), 1.0, onset)
     begin, end = (onset + each for each in periods.steady)
