@@ -101,10 +101,6 @@ class Results(Generic[C, M]):
             by_cell.setdefault(where[0], {})[where] = None
         return [Row(self, *where) for rows in by_cell.values() for where in rows]
 
-    def planned(self, cell: C, variant: str) -> int:
-        """Return how many runs of *variant* were planned."""
-        return sum((turn.cell, turn.variant) == (cell, variant) for turn in self.turns)
-
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[C, M]):
@@ -127,7 +123,14 @@ class Row(Generic[C, M]):
 
     @property
     def planned(self) -> int:
-        return self.results.planned(self.cell, self.variant)
+        """How many runs of the cell's variant were planned."""
+        return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in self.results.turns)
+
+    @property
+    def made(self) -> int:
+        """How many of these were measured."""
+        runs = {run.turn for run in self.results.runs if (run.turn.cell, run.turn.variant) == (self.cell, self.variant)}
+        return len(runs)
 
     def values(self, name: str) -> list[float]:
         """Return the attribute *name* of each measurement."""
@@ -159,7 +162,7 @@ class Column(Generic[C, M]):
     of: str | Callable[[Row[C, M]], Sequence[float]]
     """The attribute of each measurement, or a function that returns the values of a row. No value makes no aim."""
     by: Statistic = "mean"
-    aim: str = ""
+    aim: str | Callable[[Row[C, M]], str] = ""
     """The aim's name, if it is not the heading."""
     unit: str = ""
     scale: float = 1.0
@@ -191,7 +194,8 @@ class Column(Generic[C, M]):
         if value is None:
             return None
         least, most = (bound(row) if callable(bound) else bound for bound in (self.least, self.most))
-        return Aim(self.aim or self.heading, value, self.unit, least, most)
+        name = self.aim(row) if callable(self.aim) else self.aim
+        return Aim(name or self.heading, value, self.unit, least, most)
 
     def shown(self, row: Row[C, M]) -> str:
         """Return the text of the table, in the colour of the verdict; empty for no value or NaN."""
@@ -262,7 +266,7 @@ class Table(Generic[C, M]):
                 f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(wanted) > 1 else column.shown(row)
                 for row, aim in zip(rows, aims, strict=True)
             ]
-            table.add_row(column.heading or column.aim, wanted.pop() if len(wanted) == 1 else "", *texts)
+            table.add_row(column.heading or str(column.aim), wanted.pop() if len(wanted) == 1 else "", *texts)
         return table
 
 

@@ -12,3 +12,8 @@ paths:
   ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}
   wifi: {clients: [10.77.2.0/24, "fd77:2::/64"]}
 """
+
+
+def policy(rules: str) -> str:
+    """Return a policy for both paths with the list *rules*, such as ``[]``."""
+    return f"{POLICY_PATHS}rules: {rules}\n"

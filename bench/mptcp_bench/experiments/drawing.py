@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptcp_lab.testbed.recorder import Rate
+from mptcp_lab.testbed.recorder import Rate, Sample, rates
 
 from .. import style
 from .devices import DEVICES
@@ -24,6 +26,44 @@ def mark(axes: Any, *moments: float) -> None:
     """Draw a dashed line at each of *moments*."""
     for moment in moments:
         axes.axvline(moment, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One transfer over time. *zero* is the origin of the time axis, from which *marks* are counted."""
+
+    title: str
+    samples: Sequence[Sample]
+    zero: float = 0.0
+    marks: Sequence[float] = ()
+
+
+def draw_panels(
+    target: Path,
+    title: str,
+    subtitle: str,
+    panels: Sequence[Panel],
+    *,
+    x: str,
+    span: tuple[float, float] | None = None,
+    most: float | None = None,
+    side_by_side: bool = False,
+) -> None:
+    """Draw *panels* into *target*. *x* labels the time axis from *span*, *most* is the end of the other in Mbit/s."""
+    figure, every = beside(len(panels)) if side_by_side else stacked(len(panels), 2.2)
+    for axes, panel in zip(every, panels, strict=True):
+        begin, end = span or (-math.inf, math.inf)
+        both_paths(axes, [r for r in rates(panel.samples) if begin <= r.time - panel.zero <= end], panel.zero)
+        mark(axes, *panel.marks)
+        axes.set_title(panel.title, loc="left", fontsize=11 if side_by_side else 10, color=style.INK)
+        if span is not None:
+            axes.set_xlim(*span)
+        axes.set_ylim(0, most)
+        is_left, is_lowest = axes is every[0] or not side_by_side, axes is every[-1] or side_by_side
+        style.dress(axes, x if is_lowest else "", "Mbit/s" if is_left else "")
+    every[0].legend(loc="upper right", frameon=False)
+    style.heading(figure, title, subtitle, left=0.065)
+    style.save(figure, target)
 
 
 def stacked(count: int, height: float) -> tuple[Any, list[Any]]:

@@ -9,80 +9,80 @@ docs/soft-start.md has the results.
 Each 0.1 s sample counts the bytes that arrived at the client's interfaces, or, for an upload, at the proxy's sockets.
 BBR slows every path down for 0.2 s once in ten seconds (PROBE_RTT). A download begins so long before the onset that BBR
 first does this after the last window. An upload is watched for 20 s, until the client's backlog has drained, which
-includes two such dips.
+includes two such dips. Rates are on the wire, in bits/s; times are seconds since the transfer's start.
 """
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.congestion import lacking_here, select
-from mptcp_lab.testbed.recorder import Recorder, rates
+from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates, windows
 from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 
-from .. import style
 from ..statistics import of_median
-from .columns import CELL, RUNS, Column, Results, Row, Table, Turn, of_cell
-from .devices import DEVICE, DEVICES, POLICY_PATHS
-from .drawing import beside, both_paths, mark
+from .columns import CELL, RUNS, VARIANT, Column, Results, Row, Table, Turn, for_pictures, of_cell
+from .devices import DEVICE, DEVICES, policy
+from .drawing import Panel, draw_panels
 from .findings import Picture
-from .onset_judging import DOWN, UP, WITHIN, Outcome, Windows, judge
 from .options import OptionError
-from .parameters import parameter, rtt_pair, several, whole, words
+from .parameters import choices, parameter, rtt_pair, several, whole
 from .payload import payload_share
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import two_paths
-from .upload_recorder import UploadRecorder, on_the_wire
+from .upload_recorder import on_the_wire, upload_recorder
 
 OTHER_RATE = {"ethernet": 30, "wifi": 50}
 """Rate of the uncapped path in Mbit/s, by the capped path."""
 NETWORKS = {"ethernet": "10.77.1.", "wifi": "10.77.2."}
 CAPS = "100-5,100-1,30-2"
-UPLOAD_CAPS = f"{CAPS},wifi:30-2"
-VARIANTS = ("at-once", "soft", "no cap")
-WARM = 3.5
-"""Seconds from the start of a transfer to the onset of the cap."""
-AFTER = 0.1
-"""Seconds that are recorded after the last window."""
-CONTROL_RUNS = 3
-KEPT, STALL, STEADY, STALLED = 0.95, 0.1, 0.98, 0.5
-"""Least share of its rate that the other path must keep; most seconds that it may stall; least share of cap and other
-link that both paths must carry in the steady state; least share that it must keep in each sample."""
-QUEUED = 0.1
-"""Most seconds that the cap may add to the RTT of the capped path."""
-EMULATED = 0.9
-"""Least RTT of the capped path, as a share of the configured one. If it is less, the path was not emulated."""
-UNCAPPED = 3.0
-"""Least rate of the capped path before the onset, as a multiple of the cap. With less, its link limits it, not the
-cap."""
+WARM, BEFORE, AFTER = 3.5, 2.0, 0.1
+"""Seconds from the start of a transfer to the onset of the cap; seconds before the onset in which the other path's
+earlier rate is measured; seconds that are recorded after the last window."""
+STALLED = 0.5
+"""The other path stalls while its rate is below this share of its earlier rate."""
+WITHIN = 0.05
+"""Share by which the capped path's rate may differ from its cap, over one second, which has 82 full packets at
+1 Mbit/s."""
 TITLES = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
-_POLICY = f"{POLICY_PATHS}rules: "
 
 
 @dataclass(frozen=True, slots=True)
-class Cap:
-    """A path, its rate before the cap, and the cap, in Mbit/s."""
+class Windows:
+    """The periods of a transfer that are judged, in seconds after the onset of the cap."""
 
-    path: str
-    rate: int
-    cap: int
+    onset: float
+    """End of the period in which the other path may be slower."""
+    steady: tuple[float, float]
+    """Begin and end of the period in which both paths must be in the steady state."""
+    in_force: float
+    """Latest moment at which the capped path must keep to its cap."""
+    dips: float = 0.0
+    """Seconds within *onset* for which BBR itself may stall a path."""
 
 
-def cap_of(text: str) -> Cap:
-    """Return the cap in *text*, such as ``100-5``, or ``wifi:30-2`` for Wi-Fi's."""
+DOWN = Windows(onset=3.0, steady=(3.0, 5.5), in_force=1.0)
+# An upload is watched as a whole, since the client's backlog may stall the other path long after the cap.
+UP = Windows(onset=20.0, steady=(15.0, 20.0), in_force=15.0, dips=0.4)
+
+
+def cap_of(text: str) -> tuple[str, int, int]:
+    """Return path, rate and cap in *text*, such as ``100-5``, or ``wifi:30-2`` for Wi-Fi's."""
     found = re.fullmatch(r"(?:(ethernet|wifi):)?(\d{1,5})-(\d{1,5})", text)
     # A policy cannot have a cap of 0, and a cap above the path's rate has no effect.
     if found is None or not 0 < int(found[3]) < int(found[2]):
         raise ValueError("allowed are a path's rate and a lower cap in Mbit/s, such as 100-5, or wifi:30-2")
-    return Cap(found[1] or "ethernet", int(found[2]), int(found[3]))
+    return found[1] or "ethernet", int(found[2]), int(found[3])
 
 
 def control_of(text: str) -> str:
@@ -99,49 +99,46 @@ class Settings:
     rtt: tuple[tuple[float, float], ...] = parameter(
         "RTTs in ms, Ethernet/Wi-Fi", "2/2,20/20,60/60,20/80", several(rtt_pair), quick="20/20"
     )
-    cap: tuple[Cap, ...] | None = parameter(
-        f"Ethernet's rate and its cap in Mbit/s, wifi: before them for Wi-Fi's, default {CAPS}, with direction=up "
-        "wifi:30-2 besides",
+    cap: tuple[tuple[str, int, int], ...] | None = parameter(
+        f"Ethernet's rate and its cap in Mbit/s, wifi: before them for Wi-Fi's, default {CAPS}, uploads wifi:30-2 too",
         None,
         several(cap_of),
         quick="100-5",
     )
     runs: int = parameter("of each variant", "10", whole(), quick="3")
-    variant: tuple[str, ...] = parameter("which landings of the cap", ",".join(VARIANTS), words(*VARIANTS))
-    direction: tuple[str, ...] = parameter("of the transfer and the cap, down or up", "down", words("down", "up"))
+    variant: tuple[str, ...] = choices("landings of the cap", (*TITLES, "no cap"))
+    direction: tuple[str, ...] = choices("direction of the transfer and the cap", ("down", "up"), "down")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the varied settings."""
+    """One combination of the settings: RTTs of Ethernet and Wi-Fi in ms, the capped path, its rate and its cap."""
 
     control: str
     rtts: tuple[float, float]
-    """RTTs of Ethernet and Wi-Fi in milliseconds."""
-    capped: Cap
+    capped: tuple[str, int, int]
     direction: str = "down"
 
     def __str__(self) -> str:
-        what = ", upload" if self.direction == "up" else ""
-        where = "" if self.capped.path == "ethernet" else f", {self.capped.path}"
-        rtts = "{:g}/{:g} ms".format(*self.rtts)
-        return f"{self.control}, {rtts}, {self.capped.rate}→{self.capped.cap} Mbit/s{where}{what}"
+        path, rate, cap = self.capped
+        where = ("" if path == "ethernet" else f", {path}") + (", upload" if self.direction == "up" else "")
+        return "{}, {:g}/{:g} ms, {}→{} Mbit/s{}".format(self.control, *self.rtts, rate, cap, where)
 
     @property
     def other(self) -> str:
         """The uncapped path."""
-        return next(path for path in DEVICE if path != self.capped.path)
+        return "wifi" if self.capped[0] == "ethernet" else "ethernet"
 
     @property
     def rates(self) -> tuple[int, int]:
         """Rates of Ethernet and Wi-Fi in Mbit/s."""
-        rate, other = self.capped.rate, OTHER_RATE[self.capped.path]
-        return (rate, other) if self.capped.path == "ethernet" else (other, rate)
+        path, rate, _ = self.capped
+        return (rate, OTHER_RATE[path]) if path == "ethernet" else (OTHER_RATE[path], rate)
 
     @property
     def rtt(self) -> float:
         """RTT of the capped path in milliseconds."""
-        return self.rtts[0 if self.capped.path == "ethernet" else 1]
+        return self.rtts[0 if self.capped[0] == "ethernet" else 1]
 
     @property
     def windows(self) -> Windows:
@@ -156,7 +153,7 @@ class Cell:
 def cells(chosen: Settings) -> list[Cell]:
     found = []
     for direction in chosen.direction:
-        caps = chosen.cap or several(cap_of)(UPLOAD_CAPS if direction == "up" else CAPS)
+        caps = chosen.cap or several(cap_of)(CAPS if direction == "down" else f"{CAPS},wifi:30-2")
         found += [Cell(*each, direction) for each in product(chosen.cc, chosen.rtt, caps)]
     return found
 
@@ -170,41 +167,40 @@ def ready(chosen: Settings) -> None:
 
 @contextmanager
 def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
-    """Build a testbed for one cell."""
     [cell] = cells
     with Testbed(paths(two_paths(cell.rates, cell.rtts)), seed=seed) as testbed:
-        if cell.direction == "up" and not select(cell.control, [testbed["client"].namespace]):
-            raise TestbedError(f"the client cannot have {cell.control} here")
         down = cell.direction == "down"
-        yield Setup.built(testbed, _POLICY + "[]\n", down=down, up=not down, control=cell.control)
+        if not down and not select(cell.control, [testbed["client"].namespace]):
+            raise TestbedError(f"the client cannot have {cell.control} here")
+        yield Setup.built(testbed, policy("[]"), down=down, up=not down, control=cell.control)
 
 
 def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
     """Transfer, load the cap, and judge. Raises TestbedError without both subflows."""
-    cell, windows = turn.cell, turn.cell.windows
-    down, capped = cell.direction == "down", cell.capped
-    setup.load(f"{_POLICY}[]\n")
+    cell, windows, down = turn.cell, turn.cell.windows, turn.cell.direction == "down"
+    path, _, cap = cell.capped
+    setup.load(policy("[]"))
     wait_until(lambda: not sockets(setup, cell), "the last transfer's subflows are gone", timeout=30)
     with (
         setup.client.running(setup.download if down else setup.upload),
-        Recorder(setup.client, DEVICES) if down else UploadRecorder(setup.proxy, setup.client) as recorder,
+        Recorder(setup.client, DEVICES) if down else upload_recorder(setup.proxy, setup.client) as recorder,
     ):
-        time.sleep(max(0.0, WARM - recorder.now))
+        recorder.wait(WARM)
         if len(sockets(setup, cell)) != 2:
             raise TestbedError("the transfer has not two subflows")
         onset = recorder.now
         if turn.variant != "no cap":
-            throttle = f"{{rate: {capped.cap} Mbit/s, landing: {turn.variant}}}"
-            rule = f"name: cap, paths: [{capped.path}], direction: {cell.direction}, throttle: {throttle}"
-            setup.load(f"{_POLICY}[{{{rule}}}]\n")
-        time.sleep(max(0.0, onset + windows.end - 0.5 - recorder.now))
-        rtt = sockets(setup, cell).get(NETWORKS[capped.path], 0.0)
-        time.sleep(max(0.0, onset + windows.end + AFTER - recorder.now))
+            throttle = f"{{rate: {cap} Mbit/s, landing: {turn.variant}}}"
+            rule = f"name: cap, paths: [{path}], direction: {cell.direction}, throttle: {throttle}"
+            setup.load(policy(f"[{{{rule}}}]"))
+        end = onset + windows.steady[1]
+        recorder.wait(end - 0.5)
+        rtt = sockets(setup, cell).get(NETWORKS[path], 0.0)
+        recorder.wait(end + AFTER)
         samples = recorder.samples
     if not down:
         samples = on_the_wire(samples, payload_share(4, multipath=True))
-    link = OTHER_RATE[capped.path] * 1_000_000
-    return judge(samples, DEVICE[capped.path], DEVICE[cell.other], onset, capped.cap * 1_000_000, link, rtt, windows)
+    return judge(samples, DEVICE[path], DEVICE[cell.other], onset, cap * 10**6, OTHER_RATE[path] * 10**6, rtt, windows)
 
 
 def sockets(setup: Setup, cell: Cell) -> dict[str, float]:
@@ -220,36 +216,96 @@ def sockets(setup: Setup, cell: Cell) -> dict[str, float]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The judged values of one run. Shares are of the other path's rate before the onset."""
+
+    before: float
+    """Rate of the other path before the onset, bits/s."""
+    kept: float
+    """Share of its rate that the other path kept until the end of :attr:`Windows.onset`."""
+    worst: float
+    stalled: float
+    uncapped: float
+    """Rate of the capped path before the onset, as a multiple of the cap."""
+    in_force: float
+    """Seconds from the onset until the capped path exceeds its cap by at most ``WITHIN``; infinite if never."""
+    off: float
+    """Greatest difference between rate and cap after :attr:`Windows.in_force`, as a share of the cap."""
+    steady: float
+    """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
+    rtt: float
+    """Smoothed RTT of the capped subflow in the steady state, in seconds."""
+    stalls_from: float = nan
+    stalls_to: float = nan
+    """Begin of the first stall and end of the last one, in seconds after the onset; NaN without one."""
+    onset: float = 0.0
+    samples: tuple[Sample, ...] = for_pictures()
+
+
+def judge(
+    samples: Sequence[Sample], capped: str, other: str, onset: float, cap: int, other_link: int, rtt: float,
+    periods: Windows = DOWN,
+) -> Outcome:  # fmt: skip
+    """Judge a transfer on whose path *capped* a cap of *cap* bits/s began at *onset*.
+
+    Raises ValueError if there are too few samples, or if the other path carried nothing before the onset.
+    """
+    before = mean_rate(samples, other, onset - BEFORE, onset)
+    if before <= 0:
+        raise ValueError("nothing came over the other path before the cap")
+    watched = [sample for sample in samples if onset <= sample.time <= onset + periods.onset]
+    shares = [(rate.time - onset, rate.bits[other] / before) for rate in rates(watched)]
+    begins = [sample.time - onset for sample in watched]
+    stalls = [(begin, end) for begin, (end, share) in zip(begins, shares, strict=False) if share < STALLED]
+    seconds = windows(samples, (capped,), 1.0, onset)
+    begin, end = (onset + each for each in periods.steady)
+    return Outcome(
+        before=before,
+        kept=mean_rate(samples, other, onset, onset + periods.onset) / before,
+        worst=min(share for _, share in shares),
+        stalled=sum(end - begin for begin, end in stalls),
+        uncapped=mean_rate(samples, capped, onset - BEFORE, onset) / cap,
+        in_force=next((start - onset for start, rate in seconds if rate <= cap * (1 + WITHIN)), inf),
+        off=max(abs(rate / cap - 1) for start, rate in seconds if start >= onset + periods.in_force),
+        steady=sum(mean_rate(samples, path, begin, end) for path in (capped, other)) / (cap + other_link),
+        rtt=rtt,
+        stalls_from=stalls[0][0] if stalls else nan,
+        stalls_to=stalls[-1][1] if stalls else nan,
+        onset=onset,
+        samples=tuple(samples),
+    )
+
+
 def when(row: Row[Cell, Outcome]) -> str:
     """Return the first and last moment at which the other path stalled in any run, in seconds after the onset."""
-    stalls = [stall for outcome in row.measured for stall in outcome.stalls]
-    return f"{min(begin for begin, _ in stalls):.1f}-{max(end for _, end in stalls):.1f}" if stalls else ""
+    stalled = [outcome for outcome in row.measured if outcome.stalled]
+    if not stalled:
+        return ""
+    return f"{min(each.stalls_from for each in stalled):.1f}-{max(each.stalls_to for each in stalled):.1f}"
 
 
 def _soft(row: Row[Cell, Outcome]) -> bool:
     return row.variant == "soft"
 
 
-def _capped(row: Row[Cell, Outcome]) -> bool:
-    return row.variant != "no cap"
-
-
+Aimed: Callable[..., Column[Any, Any]] = partial(Column, judged=_soft)
+OfCap: Callable[..., Column[Any, Any]] = partial(Aimed, filled=lambda row: row.variant != "no cap")
 COLUMNS: tuple[Column[Cell, Outcome], ...] = (
     RUNS,
-    Column("", "uncapped", aim="capped path before, × its cap", least=UNCAPPED, judged=_soft),
-    Column("kept", "kept", least=KEPT, judged=_soft),
-    Column("worst", "worst", aim="worst sample", least=of_cell(lambda c: None if c.dips else STALLED), judged=_soft),
-    Column("stalled s", "stalled", aim="stalled", unit=" s", most=of_cell(lambda c: STALL + c.dips), judged=_soft),
+    # With less, its link limits the capped path, not the cap.
+    Aimed("", "uncapped", aim="capped path before, × its cap", least=3),
+    Aimed("kept", "kept", least=0.95),
+    Aimed("worst", "worst", aim="worst sample", least=of_cell(lambda cell: None if cell.dips else STALLED)),
+    Aimed("stalled s", "stalled", aim="stalled", unit=" s", most=of_cell(lambda cell: 0.1 + cell.dips)),
     Column("when", lambda row: [], text=when),
-    Column(
-        "in force s", "in_force", aim="in force after", unit=" s", most=of_cell(lambda c: c.windows.in_force),
-        judged=_soft, filled=_capped,
-    ),
-    Column("off", "off", aim="from then on off by", digits=3, most=WITHIN, judged=_soft, filled=_capped),
-    Column("steady", "steady", aim="steady state", digits=3, least=STEADY, judged=_soft, filled=_capped),
-    Column(
-        "RTT ms", "rtt", aim="RTT", unit=" ms", scale=1e3, digits=0, least=of_cell(lambda c: EMULATED * c.rtt),
-        most=of_cell(lambda c: c.rtt + 1e3 * QUEUED), judged=_soft,
+    OfCap("in force s", "in_force", aim="in force after", unit=" s", most=of_cell(lambda cell: cell.windows.in_force)),
+    OfCap("off", "off", aim="from then on off by", digits=3, most=WITHIN),
+    OfCap("steady", "steady", aim="steady state", digits=3, least=0.98),
+    # The cap may add 0.1 s. If there is less than the configured RTT, the path was not emulated.
+    Aimed(
+        "RTT ms", "rtt", aim="RTT", unit=" ms", scale=1e3, digits=0, least=of_cell(lambda cell: 0.9 * cell.rtt),
+        most=of_cell(lambda cell: cell.rtt + 100),
     ),
 )  # fmt: skip
 
@@ -262,19 +318,15 @@ def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
 
 def draw(target: Path, results: Results[Cell, Outcome], cell: Cell) -> None:
     """Draw one run of each landing of *cell*: the run in which the other path kept the median share."""
-    figure, panels = beside(2)
     names = {"ethernet": "Ethernet", "wifi": "Wi-Fi"}
-    for axes, (variant, title) in zip(panels, TITLES.items(), strict=True):
-        shown = of_median(results.of(cell, variant), lambda outcome: outcome.kept)
-        both_paths(axes, [rate for rate in rates(shown.samples) if -2 <= rate.time - shown.onset <= 5], shown.onset)
-        mark(axes, 0)
-        axes.set_title(f"{title}: {names[cell.other]} keeps {shown.kept:.0%}", loc="left", fontsize=11, color=style.INK)
-        axes.set_xlim(-2, 5)
-        axes.set_ylim(0, max(cell.rates) * 1.08)
-        style.dress(axes, "seconds since the cap", "received, Mbit/s" if variant == "at-once" else "")
-    panels[0].legend(loc="upper right", frameon=False)
-    style.heading(figure, "The onset of a cap", f"{cell}; one transfer through the proxy", left=0.065)
-    style.save(figure, target)
+    panels = []
+    for variant, title in TITLES.items():
+        one = of_median(results.of(cell, variant), lambda outcome: outcome.kept)
+        panels.append(Panel(f"{title}: {names[cell.other]} keeps {one.kept:.0%}", one.samples, one.onset, (0,)))
+    draw_panels(
+        target, "The onset of a cap", f"{cell}; one transfer through the proxy", panels, x="seconds since the cap",
+        span=(-2, 5), most=max(cell.rates) * 1.08, side_by_side=True,
+    )  # fmt: skip
 
 
 SCENARIO = Scenario(
@@ -283,11 +335,11 @@ SCENARIO = Scenario(
     ready=ready,
     cells=cells,
     variants=lambda chosen, cell: chosen.variant,
-    # Without a cap, congestion control makes the rate dip equally in each run.
-    runs=lambda chosen, cell, variant: min(chosen.runs, CONTROL_RUNS) if variant == "no cap" else chosen.runs,
+    # Without a cap, congestion control makes the rate dip equally in each run, so that three are enough.
+    runs=lambda chosen, cell, variant: min(chosen.runs, 3) if variant == "no cap" else chosen.runs,
     bed=bed,
     measure=measure,
-    tables=(Table("A cap falls: what the other path keeps", COLUMNS, (CELL, ("cap", lambda row: row.variant))),),
+    tables=(Table("A cap falls: what the other path keeps", COLUMNS, (CELL, ("cap", VARIANT[1]))),),
     counted=lambda row: "runs" if _soft(row) else "",
     pictures=pictures,
 )

@@ -17,12 +17,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from mptcp_common.units import parse_rate
 from mptcp_lab.agent.pacing import Paced
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.protocol import Protocol
+from mptcp_lab.testbed.recorder import Sample
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command
 from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
@@ -31,13 +33,12 @@ from mptcp_throttler.shaping.model import class_spec
 from .. import style
 from . import pages_cells
 from .aims import Aim, no_less
-from .columns import RUNS, Column, Results, Row, Run, Table, Turn, of_cell
+from .columns import RUNS, Column, Results, Row, Run, Table, Turn, for_pictures, of_cell
 from .devices import DEVICES
 from .findings import Picture
-from .overshoot_judging import EARLY, EXCESS, PERIOD, Outcome, expected, first_packet, judge
 from .pages_bed import Bed, IpRecorder, static_class
 from .pages_judging import Octets
-from .parameters import number, parameter, whole, words
+from .parameters import choices, number, parameter, whole
 from .scenario import Scenario
 from .two_paths import two_paths
 
@@ -51,6 +52,8 @@ MEAN = "poller, mean over all phases"
 RATES, RTTS = (50, 20), (20, 20)
 """Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi."""
 REPEATED = 12.0
+PERIOD = 30.0
+"""Seconds between two readings of the poller."""
 ALLOWED = 1_000_000
 """Bytes that the poller allows between two readings: so few that the first reading during a transfer sets the cap."""
 SOONEST = 1.0
@@ -59,23 +62,18 @@ FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 CAPPED, OTHER = DEVICES
 FIRST, AGAIN = "first", "repeated"
+EXCESS = 1.05
+"""Most that a capped rate may be, as a multiple of the cap."""
+SLOW_START, EARLY = 3.0, 10.0
+"""Seconds that both paths need to reach their full rate, and seconds from the first packet over which first and
+repeated transfers are compared."""
 SECONDS = 1.0
-"""Our cap's limits: most seconds of the cap's rate that a transfer may be ahead, and most seconds above the cap."""
-LEAST_CAPPED, LEAST_OTHER = 0.85, 0.9
-"""Least rates: of the capped path over the whole transfer, as a share of the cap; of the other path after its slow
-start, as a share of its link."""
+"""Most seconds of the cap's rate that a transfer may be ahead, most seconds above the cap, and length of the windows
+over which a rate is measured."""
 UNCAPPED = 3.0
 """Least rate of the path without a cap, as a multiple of the cap. With less, the cap would have nothing to do."""
-LINK = 1.05
-"""Most rate of a path, as a multiple of its link's rate. More means that the link was not emulated."""
-PREDICTED = 0.25
-"""Share by which a poller's overshoot may differ from the one that its phase predicts."""
-APART = 10.0
-"""Least ratio of the poller's expected overshoot to ours."""
 PACKET = 1500
 """Bytes: the least overshoot that is assumed for ours, because a ratio to zero would mean nothing."""
-NO_MORE = 0.05
-"""Share by which a first transfer may carry more than a repeated one in ``EARLY`` seconds."""
 
 
 def cap_of(text: str) -> float:
@@ -91,7 +89,7 @@ def cap_of(text: str) -> float:
 class Settings:
     """What ``--set`` chooses."""
 
-    variant: tuple[str, ...] = parameter(f"which of {', '.join(TITLES)}", ",".join(TITLES), words(*TITLES))
+    variant: tuple[str, ...] = choices("what caps Ethernet", TITLES)
     # At least two runs, because means of one run cannot be compared.
     runs: int = parameter("of each variant but the poller, 2 or more", "3", whole(2), quick="2")
     phases: int = parameter("of the poller, which runs once with each", "3", whole(), quick="1")
@@ -228,10 +226,10 @@ class Work:
                 if not process.running or recorder.now > seconds:
                     raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
                 time.sleep(0.01)
-            begin = first_packet(recorder.samples, CAPPED)
+            begin = first_packet(recorder.samples)
             if poller is not None:
                 poller.start(recorder.started + begin)
-            time.sleep(max(0.0, begin + seconds - recorder.now))
+            recorder.wait(begin + seconds)
             end = recorder.now
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode} before its time{process.tail()}")
@@ -240,7 +238,84 @@ class Work:
         if complaint is not None:
             raise TestbedError(complaint)
         until = None if poller is None or poller.capped_at is None else poller.capped_at - recorder.started
-        return judge(recorder.samples, CAPPED, OTHER, one.rate, end, until)
+        return judge(recorder.samples, one.rate, end, until)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The judged values of one transfer."""
+
+    seconds: float
+    """Duration from the first packet to the end."""
+    mean: float
+    """Mean rate of the capped path, as a multiple of the cap."""
+    early: float
+    """The same over the first ``EARLY`` seconds."""
+    ahead: float
+    """Most bytes by which the transfer was ahead of cap × time."""
+    excess: float
+    """Most bytes by which it was ahead of ``EXCESS`` × cap × time."""
+    above: float
+    """Seconds until the rate stays below ``EXCESS`` × cap in every ``SECONDS``; infinite if the last window exceeds
+    it."""
+    rate: float
+    """Rate of the capped path in bits/s, from ``SLOW_START`` to the end, or until a poller capped it."""
+    other: float
+    """Rate of the other path in bits/s, from ``SLOW_START`` to the end."""
+    begin: float = 0.0
+    """When the first packet came, on the samples' clock."""
+    samples: tuple[Sample, ...] = for_pictures()
+
+
+def first_packet(samples: Sequence[Sample]) -> float:
+    """Return when the first packet of a transfer came. Raises ValueError if none came."""
+    # Address resolution needs fewer bytes.
+    for before, after in pairwise(samples):
+        if after.octets[CAPPED] - samples[0].octets[CAPPED] > 200:
+            return before.time
+    raise ValueError(f"nothing came over {CAPPED}")
+
+
+def judge(samples: Sequence[Sample], cap: int, end: float, until: float | None) -> Outcome:
+    """Judge the transfer in *samples* against a cap of *cap* bits/s. It ended at *end* on the samples' clock.
+
+    *until* is when a poller set the cap, or None. Raises ValueError if the samples contain no transfer.
+    """
+    begin = first_packet(samples)
+    inside = [s.time for s in samples if begin <= s.time <= end]
+    if len(inside) < 2 or inside[-1] - begin < SLOW_START + SECONDS:
+        raise ValueError(f"the transfer is over after {(inside or [begin])[-1] - begin:.1f} s")
+    total, second = Octets(samples, CAPPED), Octets(samples, OTHER)
+    at_begin, last, allowed = total(begin), inside[-1], cap / 8
+    ramped, stop = begin + SLOW_START, last if until is None else min(until, last)
+    start = ramped if stop > ramped + SECONDS else begin
+    windows = [t for t in inside if t + SECONDS <= last]
+    exceeds = [total(t + SECONDS) - total(t) > EXCESS * allowed * SECONDS for t in windows]
+    # below: number of the first window after the last one that exceeds the cap.
+    early = min(begin + EARLY, last)
+    below = len(windows) - next((n for n, over in enumerate(reversed(exceeds)) if over), len(windows))
+    return Outcome(
+        seconds=last - begin,
+        mean=(total(last) - at_begin) / (allowed * (last - begin)),
+        early=(total(early) - at_begin) / (allowed * (early - begin)),
+        ahead=max(0.0, *(total(t) - at_begin - allowed * (t - begin) for t in inside)),
+        excess=max(0.0, *(total(t) - at_begin - EXCESS * allowed * (t - begin) for t in inside)),
+        above=windows[below] - begin if below < len(windows) else math.inf,
+        rate=8 * (total(stop) - total(start)) / (stop - start),
+        other=8 * (second(last) - second(ramped)) / (last - ramped),
+        begin=begin,
+        samples=tuple(samples),
+    )
+
+
+def expected(transfers: Sequence[tuple[float, Outcome]]) -> float:
+    """Return a poller's mean overshoot of a first transfer in bytes, over all phases; NaN for no transfer.
+
+    The overshoot is proportional to the phase, which each of *transfers* has in seconds. The measured transfers give
+    the factor; the mean phase is half a period.
+    """
+    phases = sum(phase for phase, _ in transfers)
+    return sum(outcome.ahead for _, outcome in transfers) / phases * PERIOD / 2 if phases else math.nan
 
 
 def _capped(row: Row[Cell, Outcome]) -> bool:
@@ -285,17 +360,17 @@ COLUMNS: tuple[Column[Cell, Outcome], ...] = (
         "", "excess", by="most", aim=f"bytes beyond {EXCESS:g} × cap × time", unit=" B",
         most=of_cell(lambda cell: cell.burst), judged=_capped,
     ),
-    Column("", "mean", by="least", aim="capped path, × the cap", least=LEAST_CAPPED, most=EXCESS, judged=_capped),
+    Column("", "mean", by="least", aim="capped path, × the cap", least=0.85, most=EXCESS, judged=_capped),
     Column(
-        "", "other", by="least", aim="other path, × its link", scale=1e-6 / RATES[1], least=LEAST_OTHER, most=LINK,
+        "", "other", by="least", aim="other path, × its link", scale=1e-6 / RATES[1], least=0.9, most=1.05,
         judged=_capped,
     ),
     Column(
         "", lambda row: [each.rate / row.cell.rate for each in row.measured], by="least", aim="uncapped, × the cap",
         least=UNCAPPED, judged=_uncapped,
     ),
-    Column("", "rate", by="most", aim="uncapped, × its link", scale=1e-6 / RATES[0], most=LINK, judged=_uncapped),
-    Column("", _of_predicted, aim="overshoot, × what its phase predicts", least=1 - PREDICTED, most=1 + PREDICTED),
+    Column("", "rate", by="most", aim="uncapped, × its link", scale=1e-6 / RATES[0], most=1.05, judged=_uncapped),
+    Column("", _of_predicted, aim="overshoot, × what its phase predicts", least=0.75, most=1.25),
 )  # fmt: skip
 
 
@@ -321,19 +396,19 @@ def computed(results: Results[Cell, Outcome]) -> list[Run[Cell, Outcome]]:
 def verdicts(results: Results[Cell, Outcome]) -> list[Aim]:
     """Return the aims that compare transfers.
 
-    On average, repeated transfers must carry at least 1 - ``NO_MORE`` of what first transfers carry in the same time.
+    On average, repeated transfers must carry at least 0.95 of what first transfers carry in the same time.
     """
     found = []
     for cell in results.cells:
         if cell.variant in CAPPED_FROM_THE_START:
             first, again = ([m.early for m in results.of(cell, part=part)] for part in (FIRST, AGAIN))
-            found.append(no_less(f"{cell}: capped path in {EARLY:g} s, repeated / first", again, first, NO_MORE))
+            found.append(no_less(f"{cell}: capped path in {EARLY:g} s, repeated / first", again, first, 0.05))
     pollers = _of_pollers(results)
     ours = [m for cell in results.cells if cell.variant == "ours" for m in results.of(cell, part=FIRST)]
     if pollers and ours:
         least = max(PACKET, *(each.ahead for each in ours))
         what = f"poller: expected overshoot, × the most of ours, but {PACKET} B at the least"
-        found.append(Aim(what, expected(pollers) / least, least=APART))
+        found.append(Aim(what, expected(pollers) / least, least=10))
     return found
 
 

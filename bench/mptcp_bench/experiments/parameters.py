@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, overload
 
@@ -103,15 +103,23 @@ def yes_or_no(text: str) -> bool:
     return text == "yes"
 
 
-def rtt_pair(text: str) -> tuple[float, float]:
-    """Return the RTTs of two paths in *text*, such as ``20/80``, in milliseconds."""
-    try:
-        first, second = (float(word) for word in text.split("/"))
-    except ValueError:
-        first = second = math.nan
-    if not (0 <= first <= MOST_RTT and 0 <= second <= MOST_RTT):
-        raise ValueError(f"allowed are the RTTs of two paths, such as 20/80, each 0 to {MOST_RTT} ms")
-    return first, second
+def pair(what: str, least: float, most: float, unit: str) -> Parser[tuple[float, float]]:
+    """Return a parser of two numbers, one for each path, such as ``20/80``."""
+
+    def parse(text: str) -> tuple[float, float]:
+        try:
+            first, second = (float(word) for word in text.split("/"))
+        except ValueError:
+            first = second = math.nan
+        # The comparison is written so that NaN fails as well.
+        if not (least <= first <= most and least <= second <= most):
+            raise ValueError(f"allowed are the {what} of two paths, such as 20/80, each {least:g} to {most:g} {unit}")
+        return first, second
+
+    return parse
+
+
+rtt_pair = pair("RTTs", 0, MOST_RTT, "ms")
 
 
 def word(*known: str) -> Parser[str]:
@@ -146,3 +154,14 @@ def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
 def words(*known: str, by: str = ",") -> Parser[tuple[str, ...]]:
     """Return a parser of a list of different *known* words."""
     return several(word(*known), by=by)
+
+
+def choices(
+    meaning: str, known: Iterable[str], usual: str = "all", *, quick: str | None = None, by: str = ","
+) -> tuple[str, ...]:
+    """Return a field for a list of *known* words, or ``all`` of them."""
+    names = tuple(known)
+    some = words(*names, by=by)
+    return parameter(
+        f"{meaning}, of {', '.join(names)}", usual, lambda text: names if text == "all" else some(text), quick=quick
+    )

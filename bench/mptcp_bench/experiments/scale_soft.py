@@ -19,7 +19,7 @@ from mptcp_lab.testbed.services import mptcp_command, start_origin, start_thrott
 
 from .attempts import Attempts
 from .devices import DEVICES
-from .onset_judging import judge
+from .onset import judge
 from .scale_crowd import Crowd, with_crowd
 from .scale_policy import Caps, settings_file
 from .setup import FILE_SIZE, Setup

@@ -75,7 +75,7 @@ class Scenario(Generic[S, C, B, M]):
     runs: Callable[[S, C, str], int] = _runs_of
     """Number of runs of a variant; usually the option ``runs``."""
     together: Callable[[C], Hashable] = lambda cell: cell
-    """Cells for which this is equal share a bed."""
+    """Cells for which this is equal share a bed, which it names."""
     drawn: bool = False
     """Whether the order within each round is drawn from the seed."""
     ready: Callable[[S], None] = lambda chosen: None
@@ -83,7 +83,7 @@ class Scenario(Generic[S, C, B, M]):
     lacking: Callable[[C], str | None] = lambda cell: None
     """Why a cell is left out on this host."""
     counted: Callable[[Row[C, M]], str] = _counted
-    """Name of the aim that all runs of a row were made; empty if a row has no such aim."""
+    """Name of the aim that all runs of a variant were made; empty if it has no such aim. The row has no part."""
     name: Callable[[Row[C, M]], str] = str
     """Names a row before the names of its aims."""
     computed: Callable[[Results[C, M]], Iterable[Run[C, M]]] = lambda results: ()
@@ -136,7 +136,8 @@ class Scenario(Generic[S, C, B, M]):
         done, before = 0, processors.read()
         for there in beds.values():
             cells = list(dict.fromkeys(turn.cell for turn in there))
-            with attempts.keeping(", ".join(map(str, cells)), runs), self.bed(chosen, cells, seed) as bed:
+            name = str(cells[0] if len(cells) == 1 else self.together(cells[0]))
+            with attempts.keeping(name, runs), self.bed(chosen, cells, seed) as bed:
                 for turn in there:
                     done += 1
                     console.print(f"{done} of {len(turns)}: {turn}", style="dim", highlight=False)
@@ -180,9 +181,12 @@ class Scenario(Generic[S, C, B, M]):
 
     def _judged(self, results: Results[C, M]) -> Iterator[tuple[Aim, bool]]:
         """Yield each aim, and whether a table shows it."""
+        before: tuple[C, str] | None = None
         for row in results.rows():
-            if row.planned and (counted := self.counted(row)):
-                yield self._named(row, Aim(counted, len(row.measured), least=row.planned)), True
+            whole = replace(row, part="")
+            if row.planned and before != (row.cell, row.variant) and (counted := self.counted(whole)):
+                yield self._named(whole, Aim(counted, row.made, least=row.planned)), True
+            before = row.cell, row.variant
             for table in self.tables:
                 for column in table.columns if table.of(row) else ():
                     if (aim := column.verdict(row)) is not None:

@@ -12,156 +12,89 @@ over the later path in the priority-based mode (``experiments.steering_overflow`
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
-
-from rich.console import Console
+from typing import Any
 
 from mptcp_lab.testbed import Testbed, paths
-from mptcp_lab.testbed.features import need
-from mptcp_lab.testbed.recorder import Recorder, rates
 
-from .. import style
-from . import steering_cells, steering_outages, steering_overflow
-from .attempts import Attempts
-from .devices import DEVICES
-from .drawing import both_paths, mark, stacked
-from .findings import Findings, Picture
-from .options import choice, count, listed, refused, rtts
+from . import steering_modes as modes
+from . import steering_outages as outages
+from . import steering_overflow as overflow
+from .devices import policy
+from .parameters import choices, pair, parameter, rtt_pair, several, whole
+from .scenario import Scenario
 from .setup import Setup
-from .steering_modes_judging import AFTER, ETHERNET, EVENT, PACED, SLOW_ORIGIN, WARM, WIFI, Measured, aims, table_of
-from .two_paths import slow_origin, two_paths, wifi_dropping
+from .two_paths import two_paths
 
-RTTS = ("20/20", "60/20")
-"""RTTs of Ethernet and Wi-Fi in milliseconds."""
-RUNS, QUICK_RUNS = 5, 1
-OPTIONS = {
-    "rtt": f"in modes: RTTs in ms, Ethernet/Wi-Fi, default {','.join(RTTS)}",
-    "runs": f"of each, default {RUNS}",
-    "kind": "in modes: which, separated by |, default all",
-    **steering_cells.OPTIONS,
-    **steering_overflow.OPTIONS,
-}
+PARTS = ("modes", "outages", "overflow")
+MOST_MBIT = 10_000
+Cell = modes.Cell | outages.Cell | overflow.Cell
 
 
-KINDS: dict[str, tuple[str | None, Callable[[Testbed], AbstractContextManager[None]] | None]] = {
-    "active-standby": ("{mode: active-standby, active: wifi, standby: ethernet}", wifi_dropping),
-    "priority-based": (
-        "{mode: priority-based, order: [wifi, ethernet]}",
-        lambda testbed: slow_origin(testbed, SLOW_ORIGIN),
-    ),
-    "load-balancing 70/30": ("{mode: load-balancing, weights: {ethernet: 70, wifi: 30}}", None),
-    "load-balancing 50/50": ("{mode: load-balancing, weights: {ethernet: 50, wifi: 50}}", None),
-    "load-balancing 60/40, paced": ("{mode: load-balancing, weights: {ethernet: 60, wifi: 40}}", None),
-    "load-balancing 85/15, paced": ("{mode: load-balancing, weights: {ethernet: 85, wifi: 15}}", None),
-    "smallest-delay": ("{mode: smallest-delay}", None),
-    "no rule": (None, None),
-}
-"""For each kind of download its steering rule, and the event in mid-transfer; None if it has none."""
-QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What ``--set`` chooses."""
 
-
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Run the parts that *options* choose: the modes at each RTT, the outages, and the overflow."""
-    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize")
-    runs = count(options, "runs", QUICK_RUNS if quick else RUNS)
-    kinds = choice(options, "kind", KINDS, QUICK_KINDS if quick else None, by="|")
-    parts, cells = choice(options, "part", steering_cells.PARTS), steering_cells.cells(options, quick)
-    try:
-        each = {rtt: rtts(rtt) for rtt in listed(options, "rtt", RTTS[0] if quick else ",".join(RTTS))}
-    except ValueError:
-        raise refused(OPTIONS) from None
-    found: list[Findings] = []
-    attempts = Attempts(console)
-    if "modes" in parts:
-        found.append(_modes(console, seed, runs, each, kinds, attempts))
-    if "outages" in parts:
-        found.append(steering_outages.run(console, seed, cells, runs, attempts))
-    if "overflow" in parts:
-        overflowing = {**(steering_overflow.QUICK if quick else {}), **options}
-        found.append(steering_overflow.run(console, seed, overflowing, runs, attempts))
-    together = Findings(
-        tuple(table for each in found for table in each.tables),
-        {name: value for each in found for name, value in each.data.items()},
-        tuple(failure for each in found for failure in each.failures),
-        tuple(picture for each in found for picture in each.pictures),
-        tuple(aim for each in found for aim in each.aims),
+    part: tuple[str, ...] = choices("what to measure", PARTS)
+    rtt: tuple[tuple[float, float], ...] = parameter(
+        "in modes: RTTs in ms, Ethernet/Wi-Fi", "20/20,60/20", several(rtt_pair), quick="20/20"
     )
-    return attempts.judged(together)
-
-
-def _modes(
-    console: Console,
-    seed: int,
-    runs: int,
-    each: Mapping[str, tuple[float, ...]],
-    kinds: Sequence[str],
-    attempts: Attempts,
-) -> Findings:
-    measured: list[Measured] = []
-    for rtt, pair in each.items():
-        topology = paths(two_paths((ETHERNET, WIFI), pair))
-        with attempts.keeping(f"{rtt} ms", measured), Testbed(topology, seed=seed) as testbed:
-            setup = Setup.built(testbed, steering_cells.POLICY % "[]")
-            for kind, number in product(kinds, range(1, runs + 1)):
-                name = f"{rtt} ms, {kind}, {number} of {runs}"
-                console.print(name, style="dim", highlight=False)
-                one = attempts.of(partial(_checked, setup, rtt, kind), name, check=testbed.check_emulation)
-                measured += [one] if one else []
-    data = {"runs": [{"rtt": m.rtt, "kind": m.kind, **m.findings()} for m in measured]}
-    asked = aims(measured, list(product(each, kinds)), runs)
-    return Findings((table_of(measured),), data, pictures=pictures(measured), aims=tuple(asked))
-
-
-def _checked(setup: Setup, rtt: str, kind: str) -> Measured:
-    """Call :func:`measure`, and raise ValueError if it has too few samples."""
-    one = measure(setup, rtt, kind)
-    one.findings()
-    return one
-
-
-def measure(setup: Setup, rtt: str, kind: str) -> Measured:
-    """Download in a mode, with the mode's event. Raises EmulationError if the paths were not as asked."""
-    steer, happening = KINDS[kind]
-    rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
-    setup.load_between(steering_cells.POLICY % rules, [] if steer is None else ["steered"])
-    paced = slow_origin(setup.testbed, PACED[kind]) if kind in PACED else nullcontext()
-    with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
-        time.sleep(WARM)
-        event = recorder.now
-        with nullcontext() if happening is None else happening(setup.testbed):
-            time.sleep(max(0.0, event + EVENT - recorder.now))
-        time.sleep(AFTER)
-        samples = recorder.samples
-    setup.testbed.check_emulation()
-    return Measured(rtt, kind, event, samples)
-
-
-def pictures(measured: Sequence[Measured]) -> tuple[Picture, ...]:
-    """Return the picture of *measured*; empty if it has only downloads without a mode."""
-    there = {one.kind for one in measured}
-    kinds = [kind for kind in KINDS if kind != "no rule" and kind in there]
-    return (Picture("steering", lambda target: draw(target, measured, kinds)),) if kinds else ()
-
-
-def draw(target: Path, measured: Sequence[Measured], kinds: Sequence[str]) -> None:
-    """Draw, for each of *kinds*, its first run at the first RTT."""
-    figure, panels = stacked(len(kinds), 2.0)
-    for axes, kind in zip(panels, kinds, strict=True):
-        with suppress(StopIteration):
-            chosen = next(m for m in measured if m.kind == kind and m.rtt == measured[0].rtt)
-            both_paths(axes, rates(chosen.samples))
-            if KINDS[kind][1] is not None:
-                mark(axes, chosen.event, chosen.event + EVENT)
-        axes.set_title(kind, loc="left", fontsize=10, color=style.INK)
-        style.dress(axes, "seconds" if kind == kinds[-1] else "", "Mbit/s")
-    panels[0].legend(loc="upper right", frameon=False)
-    heading = (
-        f"Ethernet {ETHERNET}, Wi-Fi {WIFI} Mbit/s, RTT {measured[0].rtt} ms; something happens between dashed lines"
+    runs: int = parameter("of each", "5", whole(), quick="1")
+    kind: tuple[str, ...] = choices("in modes, separated by |", modes.KINDS, quick="|".join(modes.QUICK_KINDS), by="|")
+    mode: tuple[str, ...] = choices("in outages", outages.MODES, quick="none,active-standby,priority-based")
+    fault: tuple[str, ...] = choices("in outages", outages.FAULTS, quick="silent")
+    outage: tuple[int, ...] = parameter("in outages: seconds", "2,8,30", several(whole()), quick="8")
+    load: tuple[str, ...] = choices("in outages", outages.LOADS, quick="paced")
+    lost: tuple[str, ...] = choices("in outages: the subflow whose path fails", outages.PATHS, "initial")
+    links: tuple[tuple[float, float], ...] = parameter(
+        "in overflow: Mbit/s of the first and the later path",
+        "15/60,60/150,50/10",
+        several(pair("rates", 1, MOST_MBIT, "Mbit/s")),
+        quick="15/60",
     )
-    style.heading(figure, "Steering modes", heading, left=0.065)
-    style.save(figure, target)
+    delays: tuple[tuple[float, float], ...] = parameter(
+        "in overflow: their RTTs in ms", "1/80,80/1,20/60,60/20,35/19", several(rtt_pair), quick="35/19"
+    )
+    demand: tuple[int, ...] = parameter(
+        "in overflow: percent of the first path's rate, 0 for more than both carry", "50,150,300,0", several(whole(0)),
+        quick="150",
+    )  # fmt: skip
+
+
+def cells(chosen: Settings) -> list[Cell]:
+    """Return the chosen cells of each part, in an order that keeps the modes of one outage together."""
+    each: dict[str, list[Cell]] = {
+        "modes": [modes.Cell(*one) for one in product(chosen.rtt, chosen.kind)],
+        "outages": [
+            outages.Cell(mode, fault, outage, load, lost)
+            for load, fault, lost, outage, mode in product(
+                chosen.load, chosen.fault, chosen.lost, chosen.outage, chosen.mode
+            )
+        ],
+        "overflow": [overflow.Cell(*one) for one in product(chosen.links, chosen.delays, chosen.demand)],
+    }
+    return [cell for part in PARTS if part in chosen.part for cell in each[part]]
+
+
+@contextmanager
+def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
+    first = cells[0]
+    with Testbed(paths(two_paths(first.rates, first.rtts)), seed=seed) as testbed:
+        yield Setup.built(testbed, policy("[]"), up=isinstance(first, outages.Cell))
+
+
+SCENARIO: Scenario[Settings, Cell, Setup, Any] = Scenario(
+    settings=Settings,
+    needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize"),
+    cells=cells,
+    together=lambda cell: cell.bed,
+    bed=bed,
+    measure=lambda setup, turn: turn.cell.measure(setup),
+    parts=lambda cell: cell.parts if isinstance(cell, modes.Cell) else ("",),
+    tables=(modes.TABLE, outages.TABLE, overflow.TABLE),
+    name=lambda row: str(row.cell),
+    pictures=modes.pictures,
+)

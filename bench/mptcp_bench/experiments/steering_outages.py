@@ -1,113 +1,177 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Outages in the steering modes: one path fails in mid-transfer, in one of three ways, and comes back.
 
-The transfers use the real proxy and throttler. The failing path has 30 Mbit/s, and is the first one for the modes with
-an order. The other path has 20 Mbit/s. The RTT is 20 ms. Every 0.1 s the experiment records how much the application
-has got, what each path carries, and which subflows the proxy has made a backup.
+The failing path has 30 Mbit/s, and is the first one for the modes with an order. The other path has 20 Mbit/s. The RTT
+is 20 ms. Every 0.1 s the experiment records how much the application has got, what each path carries, and which
+subflows the proxy has made a backup. A mode is compared with the same outage without a mode: it must neither be slower
+nor make the application wait longer.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.process import Process
-from mptcp_lab.testbed.recorder import Recorder, Sample
+from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate, rates
 from mptcp_lab.testbed.services import PROXY_PORT
 from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
-from .attempts import Attempts
-from .devices import DEVICE, DEVICES
-from .findings import Findings
+from ..statistics import fmean
+from .aims import no_less
+from .columns import Column, Row, Table
+from .devices import DEVICE, DEVICES, policy
 from .setup import Setup
-from .steering_cells import LOST_RATE, NONE, OTHER_RATE, PATHS, POLICY, Cell
-from .steering_outages_judging import APPLICATION, Outcome, Watched, aims, beside_each_other, outcome, table_of
-from .two_paths import dropping, slow_origin, two_paths
+from .two_paths import dropping, slow_origin
 
+NONE = "none"
+"""The mode of a policy without rules."""
+MODES: dict[str, str | None] = {
+    NONE: None,
+    "active-standby": "{mode: active-standby, active: LOST, standby: OTHER}",
+    "priority-based": "{mode: priority-based, order: [LOST, OTHER]}",
+    "load-balancing": "{mode: load-balancing, weights: {LOST: 60, OTHER: 40}}",
+    "smallest-delay": "{mode: smallest-delay}",
+}
+"""The steering rule of each mode, with LOST and OTHER in place of the failing path and the other one."""
+PATHS = {"initial": ("ethernet", "wifi"), "joined": ("wifi", "ethernet")}
+"""The failing path and the other one, by the subflow that fails. Connections open over Ethernet."""
+LOST_RATE, OTHER_RATE = 30, 20
+"""Rates of the failing path and the other one in Mbit/s."""
+Flags = tuple[float, Mapping[str, bool]]
+"""A moment and, by path, whether the proxy had made the path's subflow a backup."""
+BY_ORDER = ("active-standby", "priority-based")
+FAULTS = ("link", "router", "silent")
+"""The client's own link goes down; the path's router is gone, which the core network says (ICMP), while the client's
+link stays up; the path's router drops everything."""
+LOADS = ("full", "paced", "upload")
+"""As fast as it goes; at full speed, so that all paths are open, and then what the origin sends (``PACE``); to the
+origin, as fast as it goes."""
 PACE, RTT = 12, 20
 """Rate of the slow origin in Mbit/s, and RTT of both paths in ms."""
 FAST, WARM = 4.0, 8.0
 """Seconds at full speed before a paced load, and seconds before the failure."""
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
 """Least and most seconds that are recorded after the outage; between them, 1.5 times the outage."""
-PROBE = "net.ipv4.tcp_rto_max_ms"
-"""The sysctl that limits the retransmission timeout, since Linux 6.15."""
 NETWORKS = {bytes((10, 77, 1)): "ethernet", bytes((10, 77, 2)): "wifi"}
+APPLICATION = "application"
+"""Name of the counter of the bytes that the application has got."""
+MIN_PROGRESS = 1_000_000
+"""Bits/s. If the application gets less in 0.1 s, it stands still."""
+SETTLE = 2.0
+"""Seconds after the failure that are left out of the rate, if the outage is at least twice as long."""
+SWITCHED = 1.0
+"""Most seconds that the application may stand still."""
+BACK = 0.5
+"""If the failed path carries this share of its earlier rate, it is back."""
+BACK_WINDOW = 0.5
+"""Seconds for which the failed path must carry that share."""
+SLOWER = 0.15
+"""Non-inferiority margin: the share by which a mode may be slower than the same outage without it. Two runs without a
+mode differ by as much."""
+FIRST_ALONE = 1.05 * LOST_RATE
+"""Most Mbit/s before the failure, in any run, if a mode with an order must use only its first path."""
+FLIPS = 2
+"""Most changes of one subflow's backup flag."""
 
 
-@contextmanager
-def failing(testbed: Testbed, cell: Cell) -> Iterator[None]:
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of the varied settings."""
+
+    mode: str
+    fault: str
+    outage: int
+    load: str
+    lost: str = "initial"
+
+    def __str__(self) -> str:
+        lost = "" if self.lost == "initial" else f", {self.lost}"
+        return f"{self.mode}, {self.fault}{lost}, {self.outage} s, {self.load}"
+
+    @property
+    def bed(self) -> str:
+        return f"{self.lost} path lost"
+
+    @property
+    def rates(self) -> tuple[int, int]:
+        return (LOST_RATE, OTHER_RATE) if self.lost == "initial" else (OTHER_RATE, LOST_RATE)
+
+    @property
+    def rtts(self) -> tuple[float, float]:
+        return RTT, RTT
+
+    @property
+    def rule(self) -> str:
+        """The text of the policy's list of rules."""
+        steer = MODES[self.mode]
+        if steer is None:
+            return "[]"
+        lost, other = PATHS[self.lost]
+        return f"[{{name: steered, steer: {steer.replace('LOST', lost).replace('OTHER', other)}}}]"
+
+    @property
+    def unsteered(self) -> Cell:
+        """The same outage without a steering mode."""
+        return replace(self, mode=NONE)
+
+    def measure(self, setup: Setup) -> Outage:
+        """Transfer in a mode while a path fails and comes back."""
+        setup.load_between(policy(self.rule), [] if self.mode == NONE else ["steered"])
+        uploading = self.load == "upload"
+        with ExitStack() as stack:
+            process = stack.enter_context(setup.client.running(setup.upload if uploading else setup.download))
+            done = _received_by(setup.testbed["origin"]) if uploading else _written_by(process)
+            recorder, flags = outage_recorder(setup, done, uploading)
+            with recorder:
+                if self.load == "paced":
+                    recorder.wait(FAST)
+                    stack.enter_context(slow_origin(setup.testbed, PACE))
+                recorder.wait(WARM)
+                if len(flags[-1][1]) != 2:
+                    raise TestbedError("the transfer has not two subflows")
+                failed = recorder.now
+                with failing(setup.testbed, self):
+                    recorder.wait(failed + self.outage)
+                restored = recorder.now
+                recorder.wait(restored + min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * self.outage)))
+                if not process.running:
+                    raise TestbedError(f"the transfer ended with {process.returncode}")
+        watched = Watched(recorder.samples, tuple(flags), failed, restored, DEVICE[PATHS[self.lost][0]])
+        return outage(watched)
+
+
+def failing(testbed: Testbed, cell: Cell) -> AbstractContextManager[None]:
     """Let the path of *cell* fail, in the cell's way, until the context ends."""
     lost = PATHS[cell.lost][0]
     router = testbed["hop1" if lost == "ethernet" else "hop2"]
-    match cell.fault:
-        case "link":
-            with testbed["client"].link_down(DEVICE[lost]):
-                yield
-        case "router":
-            with router.link_down("wan"):
-                yield
-        case _:
-            with dropping(router):
-                yield
+    if cell.fault == "link":
+        return testbed["client"].link_down(DEVICE[lost])
+    return router.link_down("wan") if cell.fault == "router" else dropping(router)
 
 
-class OutageRecorder(Recorder):
-    """Record what each path carries, what the application has got, and which subflows the proxy made a backup."""
+def outage_recorder(setup: Setup, done: Callable[[], int], sent: bool) -> tuple[Recorder, list[Flags]]:
+    """Return a recorder of what each path carries and what the application has got, and the flags of each sample."""
+    flags: list[Flags] = []
+    with setup.proxy.entered():
+        diagnostics = SocketDiagnostics((PROXY_PORT,))
 
-    def __init__(self, client: LiveNode, proxy: LiveNode, done: Callable[[], int], sent: bool) -> None:
-        super().__init__(client, DEVICES, direction="sent" if sent else "received")
-        self._client, self._done = client, done
-        self.flags: list[tuple[float, dict[str, bool]]] = []
-        self._proxy = proxy
-        with proxy.entered():
-            self._diagnostics = SocketDiagnostics((PROXY_PORT,))
+    def read() -> dict[str, int]:
+        counters = setup.client.counters()
+        with setup.proxy.entered():
+            subflows = [(each.four_tuple.remote[:3], each.made_backup) for each in diagnostics.subflows()]
+        flags.append((recorder.now, {NETWORKS[net]: flag for net, flag in subflows if net in NETWORKS}))
+        octets = {device: counters[device].sent if sent else counters[device].received for device in DEVICES}
+        return {**octets, APPLICATION: done()}
 
-    def _take(self) -> None:
-        counters = self._client.counters()
-        octets = {device: getattr(counters[device], self._direction) for device in self.devices}
-        self._samples.append(Sample(self.now, {**octets, APPLICATION: self._done()}))
-        with self._proxy.entered():
-            found = {
-                NETWORKS[each.four_tuple.remote[:3]]: each.made_backup
-                for each in self._diagnostics.subflows()
-                if each.four_tuple.remote[:3] in NETWORKS
-            }
-        self.flags.append((self.now, found))
-
-
-def measure(setup: Setup, cell: Cell) -> Watched:
-    """Transfer in a mode while a path fails and comes back. Raises EmulationError if the paths were not as asked."""
-    setup.load_between(POLICY % cell.rule, [] if cell.mode == NONE else ["steered"])
-    uploading = cell.load == "upload"
-    with ExitStack() as stack:
-        if cell.stale:
-            stack.enter_context(setup.proxy.sysctl("net.mptcp.stale_loss_cnt", str(cell.stale)))
-        process = stack.enter_context(setup.client.running(setup.upload if uploading else setup.download))
-        done = _received_by(setup.testbed["origin"]) if uploading else _written_by(process)
-        with OutageRecorder(setup.client, setup.proxy, done, uploading) as recorder:
-            if cell.load == "paced":
-                time.sleep(FAST)
-                stack.enter_context(slow_origin(setup.testbed, PACE))
-            time.sleep(max(0.0, WARM - recorder.now))
-            if len(recorder.flags[-1][1]) != 2:
-                raise TestbedError("the transfer has not two subflows")
-            failed = recorder.now
-            with failing(setup.testbed, cell):
-                time.sleep(max(0.0, failed + cell.outage - recorder.now))
-            restored = recorder.now
-            time.sleep(min(BACK_AT_MOST, max(BACK_AT_LEAST, 1.5 * cell.outage)))
-            if not process.running:
-                raise TestbedError(f"the transfer ended with {process.returncode}")
-    setup.testbed.check_emulation()
-    return Watched(recorder.samples, tuple(recorder.flags), failed, restored, DEVICE[PATHS[cell.lost][0]])
+    recorder = Recorder(setup.client, DEVICES, read=read)
+    return recorder, flags
 
 
 def _received_by(origin: LiveNode) -> Callable[[], int]:
@@ -120,31 +184,146 @@ def _written_by(process: Process) -> Callable[[], int]:
     return lambda: int(io.read_text().split("wchar: ")[1].split()[0])
 
 
-def run(console: Console, seed: int, cells: Sequence[Cell], runs: int, attempts: Attempts) -> Findings:
-    """Run each of *cells* *runs* times."""
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The recorded transfer. Times are in seconds on the samples' clock."""
 
-    def once(setup: Setup, cell: Cell) -> tuple[Cell, Outcome]:
-        return cell, outcome(measure(setup, cell))
+    samples: tuple[Sample, ...]
+    flags: tuple[Flags, ...]
+    failed: float
+    restored: float
+    lost: str
+    """The client's device on the path that failed."""
 
-    measured: list[tuple[Cell, Outcome]] = []
-    void: list[str] = []
-    for lost, probe in dict.fromkeys((each.lost, each.probe) for each in cells):
-        there = [each for each in cells if (each.lost, each.probe) == (lost, probe) for _ in range(runs)]
-        rates = (LOST_RATE, OTHER_RATE) if lost == "initial" else (OTHER_RATE, LOST_RATE)
-        try:
-            with Testbed(paths(two_paths(rates, (RTT, RTT))), seed=seed) as testbed, ExitStack() as stack:
-                if probe:
-                    # Set it before the proxy starts, because connections inherit the value from the listening socket.
-                    stack.enter_context(testbed["proxy"].sysctl(PROBE, str(probe)))
-                setup = Setup.built(testbed, POLICY % "[]", up=True)
-                for number, cell in enumerate(there, 1):
-                    console.print(f"{number} of {len(there)}: {cell}", style="dim", highlight=False)
-                    one = attempts.of(partial(once, setup, cell), str(cell), check=testbed.check_emulation)
-                    measured += [one] if one else []
-        except TestbedError as error:
-            # Keep the measurements of other testbeds. The missing runs show that this host was too busy.
-            void.append(str(error))
-    data = {"outages": [{"cell": str(cell), **asdict(each)} for cell, each in measured]}
-    return Findings(
-        (table_of(measured), beside_each_other(measured)), data, tuple(void), aims=tuple(aims(measured, cells, runs))
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The judged values of one transfer with an outage."""
+
+    before: float
+    """Rate of the application before the outage, Mbit/s."""
+    during: float
+    """Rate of the application in the outage, Mbit/s; without its first ``SETTLE`` seconds if it is long."""
+    still: float
+    """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
+    back: float
+    """Seconds from the end of the outage until the failed path carries data again; infinite if never."""
+    after: float
+    """Rate of the application after the outage, Mbit/s."""
+    flips: int
+    """Number of changes since the failure of the backup flag that changed most often."""
+
+
+def outage(watched: Watched) -> Outage:
+    """Judge one transfer.
+
+    Raises ValueError if there are too few samples, or if the application got nothing before the failure: a comparison
+    of two transfers without a byte would find neither slower.
+    """
+    samples, failed, restored = watched.samples, watched.failed, watched.restored
+    end = samples[-1].time
+    begin = failed + SETTLE if restored - failed >= 2 * SETTLE else failed
+    before = mean_rate(samples, APPLICATION, max(0.5, failed - 3), failed) / 1e6
+    if before <= 0:
+        raise ValueError("the application had nothing before the failure")
+    return Outage(
+        before,
+        mean_rate(samples, APPLICATION, begin, restored) / 1e6,
+        longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, restored + SWITCHED),
+        _back(watched),
+        mean_rate(samples, APPLICATION, restored, end) / 1e6,
+        _flips(watched),
     )
+
+
+def _back(watched: Watched) -> float:
+    samples, restored = watched.samples, watched.restored
+    before = mean_rate(samples, watched.lost, max(0.5, watched.failed - 3), watched.failed)
+    there = [each for each in rates(samples) if each.time > restored]
+    for number, each in enumerate(there):
+        window = [later.bits[watched.lost] for later in there[number:] if later.time <= each.time + BACK_WINDOW]
+        if each.bits[watched.lost] >= BACK * before and fmean(window) >= BACK * before:
+            return each.time - restored
+    return inf
+
+
+def _flips(watched: Watched) -> int:
+    def changes(path: str) -> int:
+        flags = [(time, there[path]) for time, there in watched.flags if path in there]
+        return sum(before != flag for (_, before), (time, flag) in pairwise(flags) if time > watched.failed)
+
+    return max(map(changes, ("ethernet", "wifi")))
+
+
+OutageRow = Row[Cell, Outage]
+
+
+def _without_mode(row: OutageRow) -> list[Outage]:
+    return row.results.of(row.cell.unsteered)
+
+
+def _steered(row: OutageRow) -> bool:
+    return row.cell != row.cell.unsteered
+
+
+def _several(row: OutageRow) -> bool:
+    """Return whether means can be compared: there are several runs of both, and a rate to compare with."""
+    without = _without_mode(row)
+    return min(len(row.measured), len(without)) > 1 and any(each.during for each in without)
+
+
+def _compared(row: OutageRow) -> list[float]:
+    """Return the least ratio of the rate in a mode to that without one, by a bound of 95 % confidence."""
+    steered, without = ([each.during for each in there] for there in (row.measured, _without_mode(row)))
+    ratio = no_less("", steered, without, SLOWER).value if _several(row) else None
+    return [] if ratio is None else [ratio]
+
+
+def _least(row: OutageRow) -> float | None:
+    """Return the least rate of a single run, or if the rate without a mode is 0, so that no ratio exists."""
+    without = [each.during for each in _without_mode(row)]
+    return round((1 - SLOWER) * fmean(without), 2) if without and not _several(row) else None
+
+
+def _longest_still(row: OutageRow) -> float:
+    """Return the limit of a stall. Without an order, a mode may take as long as the kernel does without a mode."""
+    beside = [] if row.cell.mode in BY_ORDER else [each.still for each in _without_mode(row)]
+    return round(max([SWITCHED, *beside]), 2)
+
+
+def _first_alone(row: OutageRow) -> bool:
+    """Return whether only the first path may be used before the failure.
+
+    For downloads at full speed, as paced ones begin, priority-based uses both paths.
+    """
+    return row.cell.mode == "active-standby" or (row.cell.mode in BY_ORDER and row.cell.load == "upload")
+
+
+TABLE: Table[Any, Outage] = Table(
+    "Outages under the steering modes",
+    (
+        Column("Mbit/s before", "before", digits=1),
+        Column(
+            "", "before", "most", "Mbit/s before the failure, by the first path alone", most=FIRST_ALONE,
+            judged=_first_alone,
+        ),
+        Column(
+            "in it", "during", digits=1, aim="Mbit/s", least=_least,
+            judged=lambda row: _steered(row) and _least(row) is not None,
+        ),
+        Column("", _compared, aim="Mbit/s, × without a mode, lower bound", least=1 - SLOWER, judged=_steered),
+        Column(
+            "stands still s", "still", digits=1, aim="stands still for s", most=_longest_still,
+            judged=lambda row: _steered(row) and row.cell.load != "upload",
+        ),
+        Column("back s", "back", digits=1),
+        Column("flips", "flips", "most", digits=0, most=FLIPS, judged=_steered, filled=_steered),
+    ),
+    (
+        ("load", lambda row: row.cell.load),
+        ("fault", lambda row: row.cell.fault if row.cell.lost == "initial" else f"{row.cell.fault}, {row.cell.lost}"),
+        ("outage s", lambda row: str(row.cell.outage)),
+        ("mode", lambda row: row.cell.mode),
+    ),
+    of=lambda row: isinstance(row.cell, Cell),
+)  # fmt: skip

@@ -14,21 +14,18 @@ from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 from .devices import DEVICES
 
 
-class UploadRecorder(Recorder):
-    """Record the bytes that *proxy* received from each address of *client* (``bytes_received`` of tcp_info)."""
+def upload_recorder(proxy: LiveNode, client: LiveNode) -> Recorder:
+    """Return a recorder of the bytes that *proxy* received from each address of *client* (tcp_info)."""
+    clients = {device: ip_address(client.address(device)).packed for device in DEVICES}
+    with proxy.entered():
+        diagnostics = SocketDiagnostics((PROXY_PORT,))
 
-    def __init__(self, proxy: LiveNode, client: LiveNode) -> None:
-        super().__init__(proxy, DEVICES)
-        self._clients = {device: ip_address(client.address(device)).packed for device in DEVICES}
-        self._proxy = proxy
+    def read() -> dict[str, int]:
         with proxy.entered():
-            self._diagnostics = SocketDiagnostics((PROXY_PORT,))
+            found = {subflow.four_tuple.remote: subflow.bytes_received for subflow in diagnostics.subflows()}
+        return {device: found.get(address, 0) for device, address in clients.items()}
 
-    def _take(self) -> None:
-        with self._proxy.entered():
-            found = {subflow.four_tuple.remote: subflow.bytes_received for subflow in self._diagnostics.subflows()}
-        octets = {name: found.get(address, 0) for name, address in self._clients.items()}
-        self._samples.append(Sample(self.now, octets))
+    return Recorder(proxy, DEVICES, read=read)
 
 
 def on_the_wire(samples: Sequence[Sample], payload_share: float) -> tuple[Sample, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -67,18 +67,29 @@ def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) 
 
 def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: float, end: float) -> float:
     """Return *device*'s greatest mean rate in bits/s over any *window* seconds between *start* and *end*."""
-    within = [sample for sample in samples if start <= sample.time <= end]
-    times = [sample.time for sample in within]
-    found = []
-    for sample in within:
-        # A window is never too short, because the reading that ends it may be late, but not early.
-        last = bisect_left(times, sample.time + window - 1e-6)
-        if last < len(within):
-            octets = within[last].octets[device] - sample.octets[device]
-            found.append(8 * octets / (times[last] - sample.time))
+    found = windows([sample for sample in samples if start <= sample.time <= end], (device,), window)
     if not found:
         raise TooFewSamples(f"no {window:g} s of samples between {start:.2f} s and {end:.2f} s")
-    return max(found)
+    return max(rate for _, rate in found)
+
+
+def windows(
+    samples: Sequence[Sample], devices: Iterable[str], window: float, start: float = 0.0
+) -> list[tuple[float, float]]:
+    """Return the begin of each *window* seconds that begin at a sample from *start* on, and the rate of *devices*.
+
+    The rate is their mean together in bits/s. A window is never too short, because the reading that ends it may be
+    late, but not early.
+    """
+    times = [sample.time for sample in samples]
+    names = tuple(devices)
+    totals = [sum(sample.octets[name] for name in names) for sample in samples]
+    found = []
+    for first in range(bisect_left(times, start), len(times)):
+        last = bisect_left(times, times[first] + window - 1e-6)
+        if last < len(times):
+            found.append((times[first], 8 * (totals[last] - totals[first]) / (times[last] - times[first])))
+    return found
 
 
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
@@ -106,11 +117,14 @@ class Recorder(AbstractContextManager["Recorder"]):
         *,
         interval: float = 0.1,
         direction: Direction = "received",
+        read: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
+        """*read* returns the bytes of each of *devices* so far; by default the node's counters are read."""
         self.devices = tuple(devices)
         self.interval = interval
         self._node = node
         self._direction = direction
+        self._read = read or self._octets
         self._samples: list[Sample] = []
         self._started = time.monotonic()
         self._paced = Paced(self._take, interval)
@@ -135,6 +149,10 @@ class Recorder(AbstractContextManager["Recorder"]):
         """Seconds since the start, on the samples' clock."""
         return time.monotonic() - self._started
 
+    def wait(self, until: float) -> None:
+        """Sleep until this moment on the samples' clock."""
+        time.sleep(max(0.0, until - self.now))
+
     @property
     def samples(self) -> tuple[Sample, ...]:
         return tuple(self._samples)
@@ -149,7 +167,10 @@ class Recorder(AbstractContextManager["Recorder"]):
             return dict.fromkeys(self.devices, 0.0)
         return dict(rates((recent[0], recent[-1]))[0].bits)
 
-    def _take(self) -> None:
+    def _octets(self) -> dict[str, int]:
         counters = self._node.counters()
-        now = self.now
-        self._samples.append(Sample(now, {d: getattr(counters[d], self._direction) for d in self.devices}))
+        return {device: getattr(counters[device], self._direction) for device in self.devices}
+
+    def _take(self) -> None:
+        octets = self._read()
+        self._samples.append(Sample(self.now, octets))

@@ -16,16 +16,16 @@ import pytest
 from faults_live import DEAD, FALLBACK, NEVER, SOUND, UNUSED, WRONG, broken_policy, dead, dying_after_load, misses
 
 from mptcp_bench.experiments import (
+    devices,
     goodput,
     goodput_judging,
-    steering,
-    steering_cells,
-    steering_modes_judging,
+    steering_modes,
     two_paths,
 )
+from mptcp_bench.experiments.columns import Run
 from mptcp_bench.experiments.goodput_judging import CELLS, judge
 from mptcp_bench.experiments.setup import Setup
-from mptcp_bench.experiments.steering_modes_judging import aims
+from mptcp_bench.experiments.steering import SCENARIO
 from mptcp_bench.shipped import POLICY, ethernet_cap
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.plan import tbf
@@ -147,7 +147,7 @@ def setup(services: tuple[Testbed, Origin, Proxy]) -> Iterator[Setup]:
     """Yield a setup of ``steering`` with a new throttler for each test."""
     testbed, origin, proxy = services
     policy = testbed.directory / "steering.yaml"
-    policy.write_text(steering_cells.POLICY % "[]")
+    policy.write_text(devices.policy("[]"))
     throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
     curl = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-x", proxy.url()]
     yield Setup(testbed, throttler, policy, proxy.url(), mptcp_command([*curl, origin.url(LONG)]))
@@ -158,13 +158,13 @@ def setup(services: tuple[Testbed, Origin, Proxy]) -> Iterator[Setup]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_steering(setup: Setup, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     for name, value in {"WARM": WARM, "EVENT": REST, "AFTER": REST}.items():
-        monkeypatch.setattr(steering, name, value)
-    monkeypatch.setattr(steering_modes_judging, "BEGUN", BEGUN)
-    steer, _ = steering.KINDS[KIND]
+        monkeypatch.setattr(steering_modes, name, value)
+    monkeypatch.setattr(steering_modes, "BEGUN", BEGUN)
+    steer, _ = steering_modes.KINDS[KIND]
     assert steer is not None
     if fault == WRONG:
         steer = steer.replace("active: wifi, standby: ethernet", "active: ethernet, standby: wifi")
-    monkeypatch.setitem(steering.KINDS, KIND, (steer, None))
+    monkeypatch.setitem(steering_modes.KINDS, KIND, (steer, None))
     if fault == FALLBACK:
         setup = replace(setup, download=setup.download[len(mptcp_command([])) :])
     with ExitStack() as stack:
@@ -175,7 +175,9 @@ def test_steering(setup: Setup, monkeypatch: pytest.MonkeyPatch, fault: str) -> 
             dying_after_load(monkeypatch)
 
         def missed() -> set[str]:
-            found = aims([steering.measure(setup, RTT, KIND)], [(RTT, KIND)], 1)
+            [turn] = SCENARIO.plan(SCENARIO.chosen({"part": "modes", "rtt": RTT, "kind": KIND, "runs": "1"}))
+            runs = [Run(turn, each, part) for part, each in SCENARIO.measure(setup, turn).items()]
+            found = SCENARIO.aims(SCENARIO.results([turn], runs))
             return {aim.what for aim in found if not aim.met and aim.what == STANDBY}
 
         misses(missed, fault, set() if fault == SOUND else {STANDBY})

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from faults_live import NEVER, SOUND, broken_policy, dying_after_load, misses
 
-from mptcp_bench.experiments import guard, guard_judging
-from mptcp_bench.experiments.guard_judging import ETHERNET, WIFI, Arm, Cell, aims
+from mptcp_bench.experiments import guard
+from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.columns import Run, Turn
+from mptcp_bench.experiments.guard import ETHERNET, OFF, ON, SCENARIO, WIFI, Cell
 from mptcp_bench.experiments.two_paths import two_paths
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.services import (
@@ -24,6 +25,7 @@ from mptcp_lab.testbed.services import (
 pytestmark = pytest.mark.kernel
 IDLE = "a guard that does nothing"
 CELL = Cell("down", 20, "silence")
+TURNS = [Turn(CELL, arm, 1) for arm in (ON, OFF)]
 CAPPED, RECOVERS = (
     f"down, 20 ms, loses everything: {what}" for what in ("Ethernet before, × its cap", "recovers after")
 )
@@ -56,8 +58,7 @@ def download(testbed: Testbed) -> list[str]:
 def setup(testbed: Testbed, download: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[guard.GuardSetup]:
     """Yield the setup of ``guard`` with a new throttler for each test."""
     for name, value in {"WARM": WARM, "FAULT": FAULT, "AFTER": AFTER, "LONGEST": LONGEST}.items():
-        monkeypatch.setattr(guard_judging, name, value)
-        monkeypatch.setattr(guard, name, value, raising=False)
+        monkeypatch.setattr(guard, name, value)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(guard._POLICY % ("true", ""))
     throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
@@ -74,10 +75,12 @@ def test_guard(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch, fault: 
     )
 
     def missed() -> set[str]:
-        measured = guard.measure(setup, CELL, Arm.ON)
+        measured = guard.measure(setup, TURNS[0])
         # No download without the guard is made; its aims say nothing here.
-        found = aims([measured, replace(measured, arm=Arm.OFF)], {}, [CELL], 1)
-        return {aim.what for aim in found if not aim.met} & {CAPPED, RECOVERS}
+        results = SCENARIO.results(TURNS, [Run(turn, measured) for turn in TURNS])
+        judged = {aim.what: aim for aim in SCENARIO.aims(results)}
+        slowly = Aim(RECOVERS, judged[RECOVERS].value, most=LONGEST)
+        return {aim.what for aim in (judged[CAPPED], slowly) if not aim.met}
 
     misses(missed, fault, MISSES[fault])
 
@@ -86,7 +89,4 @@ def test_guard(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch, fault: 
 def test_guard_of_a_dead_throttler_is_refused(setup: guard.GuardSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     dying_after_load(monkeypatch)
     with pytest.raises(TestbedError, match=r"^\[proxy\] ask .*status\.sock"):
-        guard.measure(setup, CELL, Arm.ON)
-    assert [aim.what for aim in aims([], {}, [CELL], 1) if not aim.met][:2] == [
-        f"down, 20 ms, loses everything: runs, guard {arm}" for arm in ("on", "off")
-    ]
+        guard.measure(setup, TURNS[0])

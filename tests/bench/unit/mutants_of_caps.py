@@ -10,11 +10,12 @@ from typing import Any
 
 from mutants import MBIT, Judge, Load, constant, rehearsed, series
 
-from mptcp_bench.experiments import guard_judging, onset_judging, starvation_judging
+from mptcp_bench.experiments import guard, starvation_judging
+from mptcp_bench.experiments import onset as onset_experiment
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.guard_judging import FAULT, Arm, Unharmed
-from mptcp_bench.experiments.onset import SCENARIO as ONSET_SCENARIO
-from mptcp_bench.experiments.onset_judging import DOWN
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.guard import FAULT
+from mptcp_bench.experiments.onset import DOWN
 from mptcp_bench.experiments.pages_cells import cells
 from mptcp_bench.experiments.pages_judging import Download, Lead, Outcome, judge, judge_cell, judge_lone
 from mptcp_bench.experiments.pages_results import Batches
@@ -37,17 +38,17 @@ def onset(
     """Judge runs, the first *sound* of them sound and the others changed: a cap of 5 of 100 Mbit/s beside 30."""
 
     @cache
-    def run(is_sound: bool) -> onset_judging.Outcome:
+    def run(is_sound: bool) -> onset_experiment.Outcome:
         ethernet, wifi, measured = (COMES, WIFI, RTT) if is_sound else (capped, other, rtt)
-        samples = series({"eth0": ethernet, "wlan0": wifi}, ONSET + DOWN.end + 0.3)
-        return onset_judging.judge(samples, "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, measured)
+        samples = series({"eth0": ethernet, "wlan0": wifi}, ONSET + DOWN.steady[1] + 0.3)
+        return onset_experiment.judge(samples, "eth0", "wlan0", ONSET, 5 * MBIT, 30 * MBIT, measured)
 
     def judged() -> Sequence[Aim]:
         options = {"cc": "cubic", "rtt": "20/20", "cap": "100-5", "variant": "soft", "runs": "3"}
         results = rehearsed(
-            ONSET_SCENARIO, options, lambda turn: run(turn.number <= sound) if turn.number <= runs else None
+            onset_experiment.SCENARIO, options, lambda turn: run(turn.number <= sound) if turn.number <= runs else None
         )
-        return ONSET_SCENARIO.aims(results)
+        return onset_experiment.SCENARIO.aims(results)
 
     return judged
 
@@ -80,13 +81,12 @@ ONSET_JUDGE = Judge(
 
 
 FAULT_AT = 4.0
-CELLS = [guard_judging.Cell(direction, 20, "silence") for direction in ("down", "up")]
 
 
 def transfer(
     relaxed: float | None, capped: float = 1.0, *, fault: float = 0.0, cap: float = 5, wifi: float = 30,
     link: float = 33, count: int = 1,
-) -> guard_judging.Outcome:  # fmt: skip
+) -> guard.Outcome:  # fmt: skip
     """Return a transfer with a fault.
 
     Its cap is relaxed *relaxed* seconds after the fault begins, and back *capped* seconds after it ends. *link* is the
@@ -100,42 +100,46 @@ def transfer(
     def second(time: float) -> float:
         return fault if FAULT_AT <= time < ended else wifi
 
-    samples = series({"eth0": ethernet, "wlan0": second}, ended + guard_judging.AFTER)
-    return guard_judging.judge(samples, FAULT_AT, count)
+    samples = series({"eth0": ethernet, "wlan0": second}, ended + guard.AFTER)
+    return guard.judge(samples, FAULT_AT, count)
 
 
 def guarded(
-    with_guard: Callable[[], guard_judging.Outcome] = lambda: transfer(1.0),
-    without: Callable[[], guard_judging.Outcome] = lambda: transfer(None, count=0),
-    lifted: Callable[[], guard_judging.Outcome] = lambda: transfer(0.2, math.inf, count=0),
+    with_guard: Callable[[], guard.Outcome] = lambda: transfer(1.0),
+    without: Callable[[], guard.Outcome] = lambda: transfer(None, count=0),
+    lifted: Callable[[], guard.Outcome] = lambda: transfer(0.2, math.inf, count=0),
     *,
     runs: int = 3,
     relaxations: int = 0,
     controls: bool = True,
     at_first: float = 30,
+    faulty: bool = False,
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge *runs* runs of each arm; the last one is as given."""
+    """Judge *runs* runs of each arm. The last one is as given; all are if *faulty*."""
 
     def judged() -> Sequence[Aim]:
-        outcomes = {
-            Arm.ON: [transfer(1.0), transfer(1.0), with_guard()],
-            Arm.OFF: [transfer(None, count=0), transfer(None, count=0), without()],
-            Arm.LIFTED: [transfer(0.2, math.inf, count=0), transfer(0.2, math.inf, count=0), lifted()],
+        arms = {guard.ON: with_guard, guard.OFF: without, guard.LIFTED: lifted}
+        usual = {
+            guard.ON: transfer(1.0),
+            guard.OFF: transfer(None, count=0),
+            guard.LIFTED: transfer(0.2, math.inf, count=0),
         }
-        measured = [
-            guard_judging.Measured(cell, arm, each, FAULT_AT, ())
-            for cell in CELLS
-            for arm in guard_judging.ARMS[cell.direction]
-            for each in outcomes[arm][:runs]
-        ]
-        return guard_judging.aims(
-            measured, {"nothing happens": Unharmed(relaxations, at_first * MBIT)} if controls else {}, CELLS, 3
-        )
+        last = cache(lambda arm: arms[arm]())
+
+        def measure(turn: Turn[guard.Cell]) -> guard.Outcome | guard.Unharmed | None:
+            if turn.cell.is_control:
+                return guard.Unharmed(relaxations, at_first * MBIT) if controls else None
+            if turn.number > runs:
+                return None
+            return last(turn.variant) if turn.number == 3 or faulty else usual[turn.variant]
+
+        options = {"rtt": "20", "fault": "silence", "runs": "3"}
+        return guard.SCENARIO.aims(rehearsed(guard.SCENARIO, options, measure))
 
     return judged
 
 
-def unharmed(count: int) -> Callable[[], guard_judging.Outcome]:
+def unharmed(count: int) -> Callable[[], guard.Outcome]:
     return lambda: transfer(None, fault=30, count=count)
 
 
@@ -158,10 +162,7 @@ GUARD = Judge(
         ),
         "second path hardly used": guarded(lambda: transfer(1.0, wifi=3)),
         "second path unused": guarded(lambda: transfer(1.0, wifi=0)),
-        "the fault does not happen": lambda: guard_judging.aims(
-            [guard_judging.Measured(CELLS[0], arm, unharmed(0)(), FAULT_AT, ()) for arm in (Arm.ON, Arm.OFF)],
-            {"x": Unharmed(0, 30e6)}, CELLS[:1], 1,
-        ),
+        "the fault does not happen": guarded(unharmed(0), unharmed(0), unharmed(0), faulty=True),
         "the guard is on where it should be off": guarded(without=lambda: transfer(1.0)),
         "the cap is not lifted by hand": guarded(lifted=lambda: transfer(None, count=0)),
         "it relaxes a cap without a fault": guarded(relaxations=1),

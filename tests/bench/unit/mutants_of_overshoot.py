@@ -10,8 +10,7 @@ from mutants import Judge, Load, constant, rehearsed, series
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Results, Turn
-from mptcp_bench.experiments.overshoot import AGAIN, FIRST, SCENARIO, Cell
-from mptcp_bench.experiments.overshoot_judging import Outcome, judge
+from mptcp_bench.experiments.overshoot import AGAIN, FIRST, SCENARIO, Cell, Outcome, judge
 
 BEGIN, SECONDS, REPEATED = 0.5, 42.0, 12.0
 PHASE, RUNS = 15.0, 2
@@ -32,7 +31,7 @@ def outcome(ethernet: Load, wifi: Load = WIFI, seconds: float = SECONDS, phase: 
 
     samples = series({"eth0": begun(ethernet), "wlan0": begun(wifi)}, BEGIN + seconds)
     capped_at = None if phase is None else BEGIN + phase
-    return judge(samples, "eth0", "wlan0", 5_000_000, BEGIN + seconds, capped_at)
+    return judge(samples, 5_000_000, BEGIN + seconds, capped_at)
 
 
 @cache

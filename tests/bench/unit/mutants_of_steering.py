@@ -5,24 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from mutants import Judge, Load, constant, series
+from mutants import Judge, Load, constant, rehearsed, series
 
-from mptcp_bench.experiments import steering_modes_judging as modes
-from mptcp_bench.experiments import steering_outages_judging as outages
-from mptcp_bench.experiments import steering_overflow
+from mptcp_bench.experiments import steering_modes as modes
+from mptcp_bench.experiments import steering_outages as outages
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.steering import KINDS
-from mptcp_bench.experiments.steering_cells import Cell
-from mptcp_bench.experiments.steering_modes_judging import AFTER, EVENT, WARM, Measured
-from mptcp_bench.experiments.steering_outages_judging import Outcome
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.steering import SCENARIO
+from mptcp_bench.experiments.steering_modes import AFTER, EVENT, WARM, Download, Finding
+from mptcp_bench.experiments.steering_outages import Outage
+from mptcp_bench.experiments.steering_overflow import Overflow, overflow
 from mptcp_lab.testbed.recorder import Sample
 
 Loads = tuple[Load, Load]
 """Rates in Mbit/s over Ethernet and Wi-Fi."""
-RTT, RUNS = "20/20", 2
+RUNS = 2
 RESTORED, END = WARM + EVENT, WARM + EVENT + AFTER
 
 
@@ -78,14 +78,21 @@ def steered(
     changed: Mapping[str, Loads] | None = None, *, runs: int = RUNS, left_out: str = ""
 ) -> Callable[[], Sequence[Aim]]:
     """Judge *runs* runs of each mode, with the loads of *changed*."""
+    loads = {**SOUND, **(changed or {})}
+
+    @cache
+    def found(kind: str) -> dict[str, Finding]:
+        ethernet, wifi = loads[kind]
+        download = Download(tuple(series({"eth0": ethernet, "wlan0": wifi}, END)), WARM)
+        return {what: Finding(value, WARM) for what, value in download.findings(kind).items()}
 
     def judged() -> Sequence[Aim]:
-        measured = [
-            Measured(RTT, kind, WARM, tuple(series({"eth0": ethernet, "wlan0": wifi}, END)))
-            for kind, (ethernet, wifi) in {**SOUND, **(changed or {})}.items()
-            for _ in range(0 if kind == left_out else runs)
-        ]
-        return modes.aims(measured, [(RTT, kind) for kind in KINDS], RUNS)
+        options = {"part": "modes", "rtt": "20/20", "runs": str(RUNS)}
+
+        def measure(turn: Turn[modes.Cell]) -> dict[str, Finding] | None:
+            return None if turn.cell.kind == left_out or turn.number > runs else found(turn.cell.kind)
+
+        return SCENARIO.aims(rehearsed(SCENARIO, options, measure))
 
     return judged
 
@@ -94,31 +101,39 @@ def everywhere(ethernet: float, wifi: float) -> Callable[[], Sequence[Aim]]:
     return steered({kind: scaled(loads, ethernet, wifi) for kind, loads in SOUND.items()})
 
 
-CELL = Cell("active-standby", "silent", 8, "full")
-GOOD = Outcome(before=28, during=19, still=0.6, back=3, after=28, flips=2)
-UPLOAD = replace(CELL, load="upload")
+GOOD = Outage(before=28, during=19, still=0.6, back=3, after=28, flips=2)
 
 
-def in_outages(runs: int = RUNS, *, unsteered: int = RUNS, cell: Cell = CELL, **change: Any) -> Sequence[Aim]:
-    """Judge *runs* runs of an outage under a mode, changed by *change*, and *unsteered* runs without a mode."""
-    measured = [(cell, replace(GOOD, **change))] * runs + [(cell.unsteered, replace(GOOD, flips=0))] * unsteered
-    return outages.aims(measured, [cell, cell.unsteered], RUNS)
+def in_outages(
+    runs: int = RUNS,
+    *,
+    unsteered: int = RUNS,
+    planned: int = RUNS,
+    mode: str = "active-standby",
+    load: str = "full",
+    once: Mapping[str, Any] | None = None,
+    **change: Any,
+) -> Sequence[Aim]:
+    """Judge *runs* runs of an outage under a mode, changed by *change*, and *unsteered* runs without a mode.
+
+    *once* changes only the last run.
+    """
+
+    def measure(turn: Turn[outages.Cell]) -> Outage | None:
+        if turn.cell.mode == outages.NONE:
+            return replace(GOOD, flips=0) if turn.number <= unsteered else None
+        last = once if once and turn.number == runs else {}
+        return replace(GOOD, **change, **last) if turn.number <= runs else None
+
+    options = {"part": "outages", "mode": f"none,{mode}", "fault": "silent", "outage": "8", "load": load}
+    return SCENARIO.aims(rehearsed(SCENARIO, {**options, "runs": str(planned)}, measure))
 
 
-def outage(*runs: int, **change: Any) -> Callable[[], Sequence[Aim]]:
-    return lambda: in_outages(*runs, **change)
+def outage(runs: int = RUNS, **change: Any) -> Callable[[], Sequence[Aim]]:
+    return lambda: in_outages(runs, **change)
 
 
-def slower_once(during: float) -> Sequence[Aim]:
-    """Judge two runs of an outage under a mode, one of which gets *during* Mbit/s, and two runs without a mode."""
-    runs = [(CELL, GOOD), (CELL, replace(GOOD, during=during))]
-    return outages.aims([*runs, *[(CELL.unsteered, replace(GOOD, flips=0))] * 2], [CELL, CELL.unsteered], RUNS)
-
-
-OVERFLOW = steering_overflow.Cell((15, 60), (35, 19), 200)
-
-
-def overflowing(first: float, later: float, opened: float, closed: float) -> steering_overflow.Outcome:
+def overflowing(first: float, later: float, opened: float, closed: float) -> Overflow:
     """Return the outcome of a download of 30 Mbit/s over paths of 15 and 60, which needs 7 Mbit/s after 14 s."""
     octets = {"eth0": 0.0, "wlan0": 0.0}
     samples = []
@@ -127,16 +142,17 @@ def overflowing(first: float, later: float, opened: float, closed: float) -> ste
         samples.append(Sample(time, {device: int(carried) for device, carried in octets.items()}))
         octets["eth0"] += (first if time < 14 else 7) * 1e5 / 8
         octets["wlan0"] += later * 1e5 / 8 if opened <= time < 14 + closed else 0
-    return steering_overflow.outcome(OVERFLOW, samples, 14.0)
+    return overflow(samples, (15, 60), 30, 14.0)
 
 
-def overflowed(*outcome_of: float) -> list[Aim]:
+def overflowed(*outcome_of: float) -> Sequence[Aim]:
     """Return the aims of one such download, or of none without arguments."""
-    return steering_overflow.aims({OVERFLOW: [overflowing(*outcome_of)] if outcome_of else []}, 1)
+    options = {"part": "overflow", "links": "15/60", "delays": "35/19", "demand": "200", "runs": "1"}
+    return SCENARIO.aims(rehearsed(SCENARIO, options, lambda turn: overflowing(*outcome_of) if outcome_of else None))
 
 
 STEERING = Judge(
-    lambda: [*steered()(), *in_outages(), *in_outages(cell=UPLOAD), *overflowed(14.6, 15, 1, 2)],
+    lambda: [*steered()(), *in_outages(), *in_outages(load="upload"), *overflowed(14.6, 15, 1, 2)],
     {
         "overflow: the later path carries nearly all": partial(overflowed, 2.5, 27, 1, 2),
         "overflow: the later path is opened late": partial(overflowed, 14.6, 15, 4, 2),
@@ -172,17 +188,17 @@ STEERING = Judge(
         "modes: nothing measured": steered(runs=0),
         "outages: dead throttler, second path unused": outage(during=0, still=8),
         "outages: slower than without a mode": outage(during=15),
-        "outages: two runs leave open whether it is slower": lambda: slower_once(15),
-        "outages: in a single run of each": outage(1, unsteered=1, during=15),
-        "outages: an upload is slower than without a mode": outage(cell=UPLOAD, during=15),
+        "outages: two runs leave open whether it is slower": outage(once={"during": 15}),
+        "outages: in a single run of each": outage(1, unsteered=1, planned=1, during=15),
+        "outages: an upload is slower than without a mode": outage(load="upload", during=15),
         "outages: the application stands still": outage(still=1.4),
         "outages: the standby carries as well": outage(before=47),
-        "outages: an upload has both paths": outage(cell=UPLOAD, before=47),
+        "outages: an upload has both paths": outage(load="upload", before=47),
         "outages: flags change all the time": outage(flips=3),
-        "outages: those of an upload do": outage(cell=UPLOAD, flips=3),
+        "outages: those of an upload do": outage(load="upload", flips=3),
         "outages: a run is missing": outage(RUNS - 1),
         "outages: one without a mode is": outage(unsteered=RUNS - 1),
         "outages: nothing measured": outage(0, unsteered=0),
-        "outages: no upload measured": outage(0, unsteered=0, cell=UPLOAD),
+        "outages: no upload measured": outage(0, unsteered=0, load="upload"),
     },
 )

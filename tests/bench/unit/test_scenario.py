@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import pytest
 from fake_testbed import FakePaths
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -18,6 +21,7 @@ from mptcp_bench.experiments.columns import CELL, RUNS, VARIANT, Column, Row, Ta
 from mptcp_bench.experiments.findings import Findings
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.parameters import (
+    choices,
     number,
     parameter,
     rtt_pair,
@@ -36,6 +40,7 @@ class Settings:
     links: tuple[int, ...] = parameter("rates of the link in Mbit/s", "10,20", several(whole()), quick="10")
     runs: int = parameter("of each variant", "2", whole())
     seconds: float | None = parameter("of a run", None, number())
+    caps: tuple[str, ...] = choices("variants", ("none", "ours"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ def scenario(measure: Measure = capped, built: Built | None = None) -> Scenario[
         settings=Settings,
         needs=(),
         cells=lambda chosen: chosen.links,
-        variants=lambda chosen, cell: ("none", "ours"),
+        variants=lambda chosen, cell: chosen.caps,
         bed=(built or Built()).bed,
         measure=measure,
         tables=(Table("Rates", COLUMNS),),
@@ -209,10 +214,7 @@ def test_each_part_of_a_run_is_a_row() -> None:
         ["first", "1", "[green]1.00[/]"], ["again", "1", "[green]2.00[/]"],
     ]  # fmt: skip
     nothing = made.results(made.plan(made.chosen({"links": "10", "runs": "1"})), [])
-    assert [str(aim) for aim in made.aims(nothing)] == [
-        "10, first: runs: 0, wanted ≥ 1",
-        "10, again: runs: 0, wanted ≥ 1",
-    ]
+    assert [str(aim) for aim in made.aims(nothing)] == ["10: runs: 0, wanted ≥ 1"]
 
 
 def test_rows_beside_each_other_show_their_aims() -> None:
@@ -242,9 +244,10 @@ def test_options_have_their_usual_values_and_those_of_a_quick_run() -> None:
         "links": "rates of the link in Mbit/s, default 10,20",
         "runs": "of each variant, default 2",
         "seconds": "of a run",
+        "caps": "variants, of none, ours, default all",
     }
-    assert made.chosen({}) == Settings((10, 20), 2, None)
-    assert made.chosen({"seconds": "0.5"}, quick=True) == Settings((10,), 2, 0.5)
+    assert made.chosen({}) == Settings((10, 20), 2, None, ("none", "ours"))
+    assert made.chosen({"seconds": "0.5"}, quick=True) == Settings((10,), 2, 0.5, ("none", "ours"))
 
 
 @pytest.mark.parametrize(
@@ -267,6 +270,20 @@ def test_a_value_that_is_not_allowed_is_refused_with_what_is(
 ) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         parse(text)
+
+
+@pytest.mark.parametrize("text", ["ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000])
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="allowed are whole numbers from 1 on"):
+        whole()(text)
+
+
+@drawn(st.text())
+def test_any_text_is_a_number_or_refused(text: str) -> None:
+    parsers: list[Callable[[str], float]] = [whole(), number()]
+    for parse in parsers:
+        with suppress(ValueError):
+            assert 0 < parse(text) < math.inf
 
 
 def test_a_refused_value_is_named_with_its_option_in_one_line() -> None:

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Downloads in each steering mode; in the middle of some, something happens to a path or to the origin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates
+
+from .columns import Column, Results, Row, Table, for_pictures
+from .devices import DEVICES, policy
+from .drawing import Panel, draw_panels
+from .findings import Picture
+from .setup import Setup
+from .two_paths import slow_origin, wifi_dropping
+
+ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
+"""Rates of Ethernet, of Wi-Fi, and of the origin while it is slow, in Mbit/s."""
+WARM, EVENT, AFTER = 6.0, 6.0, 10.0
+"""Seconds that are recorded before, during and after the event."""
+BEGUN = 1.0
+"""Seconds from the start of the client's program until both subflows exist and the mode controls them."""
+WINDOW = 10.0
+"""Seconds over which a path's share is computed."""
+PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
+"""Rate in Mbit/s at which the origin sends during the whole download."""
+FULL = (0.95 * (ETHERNET + WIFI), 1.05 * (ETHERNET + WIFI))
+"""Least and most rate in Mbit/s if both paths are full. A link that carries more was not emulated."""
+SHARE = (None, 5.0)
+"""Least and most deviation from the wanted share, in percentage points."""
+AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
+    "active-standby": {
+        "standby's share before": (None, 0.001),
+        "taken over after s": (None, 1),
+        "back after s": (None, AFTER),
+        "standby's share after": (None, None),
+    },
+    "priority-based": {
+        "Mbit/s while Wi-Fi is not enough": FULL,
+        "second's share while it is": (None, 0.02),
+        "Mbit/s while it is": (0.9 * SLOW_ORIGIN, None),
+        "Mbit/s afterwards": (None, None),
+    },
+    **{
+        kind: {
+            "Ethernet's share": (None, None),
+            "worst over 10 s, points": SHARE,
+            "least share in 1 s": (None, None),
+            "greatest share in 1 s": (None, None),
+            "Mbit/s": (0.9 * PACED[kind] if kind in PACED else None, None),
+        }
+        for kind in ("load-balancing 70/30", "load-balancing 50/50", *PACED)
+    },
+    "smallest-delay": {"Ethernet's share": (None, None), "Mbit/s": FULL},
+    "no rule": {"Ethernet's share": (None, None), "Mbit/s": (None, None)},
+}
+"""The findings of each mode, with the least and most of each one's mean."""
+KINDS: dict[str, tuple[str | None, Callable[[Testbed], AbstractContextManager[None]] | None]] = {
+    "active-standby": ("{mode: active-standby, active: wifi, standby: ethernet}", wifi_dropping),
+    "priority-based": (
+        "{mode: priority-based, order: [wifi, ethernet]}",
+        lambda testbed: slow_origin(testbed, SLOW_ORIGIN),
+    ),
+    "load-balancing 70/30": ("{mode: load-balancing, weights: {ethernet: 70, wifi: 30}}", None),
+    "load-balancing 50/50": ("{mode: load-balancing, weights: {ethernet: 50, wifi: 50}}", None),
+    "load-balancing 60/40, paced": ("{mode: load-balancing, weights: {ethernet: 60, wifi: 40}}", None),
+    "load-balancing 85/15, paced": ("{mode: load-balancing, weights: {ethernet: 85, wifi: 15}}", None),
+    "smallest-delay": ("{mode: smallest-delay}", None),
+    "no rule": (None, None),
+}
+"""For each kind of download its steering rule, and the event in mid-transfer; None if it has none."""
+QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """One download in a mode with its samples. Something happens to it at *event*, for ``EVENT`` seconds."""
+
+    samples: tuple[Sample, ...]
+    event: float
+
+    def share(self, device: str, start: float, end: float) -> float:
+        """Return *device*'s share of all bytes that came between two times."""
+        each = {name: mean_rate(self.samples, name, start, end) for name in DEVICES}
+        return each[device] / max(1.0, sum(each.values()))
+
+    def total(self, start: float, end: float) -> float:
+        """Return the rate of both paths together, in Mbit/s, between two times."""
+        return sum(mean_rate(self.samples, device, start, end) for device in DEVICES) / 1e6
+
+    def findings(self, kind: str) -> dict[str, float]:
+        """Return the findings of the mode *kind* by name.
+
+        The time of an event that never happened is infinite. Raises ValueError if there are too few samples.
+        """
+        end = self.samples[-1].time
+        if kind == "active-standby":
+            return {
+                "standby's share before": self.share("eth0", BEGUN, self.event),
+                "taken over after s": self._first("eth0", self.event, lambda rate: rate > 1e6),
+                "back after s": self._first("wlan0", self.event + EVENT, lambda rate: rate > 0.8e6 * WIFI),
+                "standby's share after": self.share("eth0", end - 2, end),
+            }
+        if kind == "priority-based":
+            slow = self.event + EVENT
+            return {
+                "Mbit/s while Wi-Fi is not enough": self.total(2.5, self.event),
+                "second's share while it is": self.share("eth0", slow - 3, slow),
+                "Mbit/s while it is": self.total(slow - 3, slow),
+                "Mbit/s afterwards": self.total(end - 3, end),
+            }
+        if kind.startswith("load-balancing"):
+            wanted = int(kind.split()[1].split("/", maxsplit=1)[0]) / 100
+            seconds = [self.share("eth0", second, second + 1) for second in range(3, int(end) - 1)]
+            starts = [sample.time for sample in self.samples if sample.time + WINDOW < end]
+            shares = [self.share("eth0", start, start + WINDOW) for start in starts]
+            return {
+                "Ethernet's share": self.share("eth0", 0, end),
+                "worst over 10 s, points": max(100 * abs(share - wanted) for share in shares),
+                "least share in 1 s": min(seconds),
+                "greatest share in 1 s": max(seconds),
+                "Mbit/s": self.total(2, end),
+            }
+        return {"Ethernet's share": self.share("eth0", 0, end), "Mbit/s": self.total(2, end)}
+
+    def _first(self, device: str, start: float, holds: Callable[[float], bool]) -> float:
+        later = (rate for rate in rates(self.samples) if rate.time > start + 0.1)
+        return next((rate.time - start for rate in later if holds(rate.bits[device])), inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding of a download in a mode."""
+
+    value: float
+    event: float
+    """When something happened to it."""
+    samples: tuple[Sample, ...] = for_pictures()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """RTTs of Ethernet and Wi-Fi in milliseconds, and the kind of download."""
+
+    rtts: tuple[float, float]
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.rtt} ms, {self.kind}"
+
+    @property
+    def rtt(self) -> str:
+        return "{:g}/{:g}".format(*self.rtts)
+
+    @property
+    def bed(self) -> str:
+        return f"{self.rtt} ms"
+
+    @property
+    def rates(self) -> tuple[int, int]:
+        return ETHERNET, WIFI
+
+    @property
+    def parts(self) -> Sequence[str]:
+        return tuple(AIMS[self.kind])
+
+    def measure(self, setup: Setup) -> dict[str, Finding]:
+        """Download in a mode, with the mode's event."""
+        steer, happening = KINDS[self.kind]
+        rules = "[]" if steer is None else f"[{{name: steered, steer: {steer}}}]"
+        setup.load_between(policy(rules), [] if steer is None else ["steered"])
+        paced = slow_origin(setup.testbed, PACED[self.kind]) if self.kind in PACED else nullcontext()
+        with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
+            recorder.wait(WARM)
+            event = recorder.now
+            with nullcontext() if happening is None else happening(setup.testbed):
+                recorder.wait(event + EVENT)
+            recorder.wait(event + EVENT + AFTER)
+            download = Download(recorder.samples, event)
+        found = download.findings(self.kind)
+        return {what: Finding(value, event, recorder.samples) for what, value in found.items()}
+
+
+def _bound(number: int) -> Callable[[Row[Cell, Finding]], float | None]:
+    return lambda row: AIMS[row.cell.kind][row.part][number]
+
+
+def _is_judged(row: Row[Cell, Finding]) -> bool:
+    return AIMS[row.cell.kind][row.part] != (None, None)
+
+
+TABLE: Table[Any, Finding] = Table(
+    "Steering modes",
+    (Column("mean", "value", digits=3, aim=lambda row: row.part, least=_bound(0), most=_bound(1), judged=_is_judged),),
+    (("RTT ms", lambda row: row.cell.rtt), ("mode", lambda row: row.cell.kind), ("what", lambda row: row.part)),
+    of=lambda row: isinstance(row.cell, Cell),
+)
+
+
+def pictures(results: Results[Any, Finding]) -> list[Picture]:
+    """Return the picture of the modes; empty if there are only downloads without a mode."""
+    there = {
+        cell: found[0]
+        for cell in results.cells
+        if isinstance(cell, Cell) and cell.kind != "no rule" and (found := results.of(cell, part=cell.parts[0]))
+    }
+    return [Picture("steering", lambda target: draw(target, there))] if there else []
+
+
+def draw(target: Path, found: Mapping[Cell, Finding]) -> None:
+    """Draw the first run of each kind at the first RTT."""
+    first = next(iter(found))
+    panels = [
+        Panel(cell.kind, one.samples, marks=(one.event, one.event + EVENT) if KINDS[cell.kind][1] else ())
+        for cell, one in found.items()
+        if cell.rtts == first.rtts
+    ]
+    explained = f"Ethernet {ETHERNET}, Wi-Fi {WIFI} Mbit/s, RTT {first.rtt} ms; something happens between dashed lines"
+    draw_panels(target, "Steering modes", explained, panels, x="seconds")
