@@ -24,6 +24,11 @@ EARLIER: Mapping[tuple[str, str], str] = {
 }
 """How each earlier rule differs, by the kept result's name and the first seven digits of the commit that made it."""
 
+REPLACED: Mapping[str, str] = {
+    "emulation": "tests/lab/kernel/test_emulation_live.py checks emulated paths",
+}
+"""What measures today in place of an experiment that no longer exists, by the experiment's name in a kept result."""
+
 
 def earlier_rule(name: str, found: ExperimentResult) -> str | None:
     """Return how the rule that judged *found*, kept as *name*, differs from today's; None if it does not."""

@@ -94,9 +94,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             "tunnel", "Multipath UDP: OpenVPN over two paths, beside one path, 50/50 and Multipath TCP", "tunnel"
         ),
         Experiment(
-            "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
-        ),
-        Experiment(
             "mimbox-goodput", "MiMBox's Figure 4: goodput against the MSS, ours beside a router", "mimbox:GOODPUT"
         ),
         Experiment("mimbox-delay", "MiMBox's Table 1: what our proxy adds to SYN, SYN+ACK and data", "mimbox:DELAY"),

@@ -69,10 +69,6 @@ COUNTS = {"runs", "rounds", "rounds of everything", "transfers", "samples", "run
 COMPUTED: dict[str, set[str]] = {
     "console": {"loop lag, longest", "loop lag, longest around each, median", "how often above # s"},
     "control-plane": {"opened per second"},
-    "emulation": {
-        "loss", "lost in a row",
-        *(f"RTT {when}, {which}" for when in ("idle", "with # % load") for which in ("median", "p#")),
-    },
     "guard": {"runs, guard cap lifted by hand"},
     "onset": {"RTT", "in force after", "stalled"},
     "overshoot": {"bytes beyond # × cap × time"},

@@ -13,7 +13,7 @@ from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_
 from mutants_of_overshoot import OVERSHOOT
 from mutants_of_relay import RELAY
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
-from mutants_of_scale_and_emulation import EMULATION, SCALE
+from mutants_of_scale import SCALE
 from mutants_of_soak import SOAK
 from mutants_of_steering import STEERING
 from mutants_of_tunnel import TUNNEL
@@ -24,7 +24,6 @@ JUDGES: dict[str, Judge] = {
     "control-plane": CONTROL_PLANE,
     "crowds": with_attempts(CROWDS),
     "datapath": DATAPATH,
-    "emulation": EMULATION,
     "goodput": GOODPUT,
     "guard": with_attempts(GUARD),
     "home": HOME,

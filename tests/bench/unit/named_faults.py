@@ -56,12 +56,6 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         UNSHAPED: NOT_EMULATED,
         FALLBACK: Reason("it is plain TCP"),
     },
-    "emulation": {
-        **NO_THROTTLER,
-        UNUSED: Reason("each path is measured alone"),
-        UNSHAPED: "emulator off",
-        FALLBACK: Reason("probes are of ICMP and UDP"),
-    },
     "goodput": {
         DEAD: "dead throttler, in one round of three",
         WRONG: "the wrong path is capped",

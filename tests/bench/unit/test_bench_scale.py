@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from mutants_of_console import in_phases
-from mutants_of_scale_and_emulation import ASKED, NONE, REACTIONS, held, rig
+from mutants_of_scale import ASKED, NONE, REACTIONS, held, rig
 
 from mptcp_bench.experiments import scale
 from mptcp_bench.experiments.aims import missed

@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results and mutants of the experiments scale and emulation."""
+"""Sound results and mutants of the experiment scale."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
-from random import Random
 from typing import Any
 
 from mutants import Judge
 
-from mptcp_bench.experiments import emulation_judging, scale_judging
+from mptcp_bench.experiments import scale_judging
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.emulation_judging import Distribution
 from mptcp_bench.experiments.scale_judging import Held, ProcessorShares, Rig, Stop
-from mptcp_lab.emulation.model import Direction, EmulatedPath, UniformLoss
 
 REACTIONS, ASKED = 200, 100
 NONE = (1.0,) * REACTIONS
@@ -124,75 +120,5 @@ SCALE = Judge(
     },
     refused={
         "nothing measured": "no tunnels were held",
-    },
-)
-
-RATE = 100_000_000
-PATH = EmulatedPath("8 ms", Direction(RATE, 8_000, 0), Direction(RATE, 8_000, 0))
-LOSS = UniformLoss(0.01)
-COUNT = 20_000
-
-
-@cache
-def lost(share: float, seed: int = 1, bursts: int = 1) -> frozenset[int]:
-    """Return which of ``COUNT`` packets are lost, in bursts of *bursts*."""
-    first = Random(seed).sample(range(COUNT), round(share / bursts * COUNT))
-    return frozenset((number + each) % COUNT for number in first for each in range(bursts))
-
-
-def emulated(
-    rtt: float = 16.0,
-    spread: float = 0.3,
-    *,
-    loaded: float | None = None,
-    share: float = 0.01,
-    bursts: int = 1,
-    swapped: bool = False,
-    missing: int = 0,
-    again: int = 1,
-    other: int = 2,
-    full: float = 1.0,
-    directions: int = 4,
-) -> Callable[[], Sequence[Aim]]:
-    def judged() -> Sequence[Aim]:
-        idle = Distribution(rtt, rtt + spread, rtt + 2 * spread, 300)
-        busy = idle if loaded is None else Distribution(loaded, loaded + spread, loaded + 2 * spread, 300)
-        gone = lost(share, bursts=bursts)
-        arrived = [number for number in range(COUNT) if number not in gone]
-        whole = list(range(20_000 - missing))
-        if swapped:
-            arrived[5], arrived[6] = arrived[6], arrived[5]
-            whole[5], whole[6] = whole[6], whole[5]
-        name = "uniform down"
-        return [
-            *emulation_judging.delays(PATH, idle, busy),
-            *emulation_judging.order("8 ms down", whole, 20_000),
-            *emulation_judging.losses(name, LOSS, arrived, COUNT),
-            emulation_judging.repeats(name, sorted(gone), sorted(lost(share, again, bursts=bursts)), True),
-            emulation_judging.repeats(name, sorted(gone), sorted(lost(share, other, bursts=bursts)), False),
-            *emulation_judging.capacity({f"path {number}": full for number in range(directions)}),
-        ]
-
-    return judged
-
-
-EMULATION = Judge(
-    emulated(),
-    {
-        "emulator off": emulated(0.1, 0.05, share=0.0, full=9.0),
-        "delays vary": emulated(spread=3.0),
-        "paths are too long": emulated(rtt=17.0),
-        "load makes them longer": emulated(loaded=20.0),
-        "it loses twice as much": emulated(share=0.02),
-        "it loses in bursts": emulated(bursts=2),
-        "out of order": emulated(swapped=True),
-        "it loses where it should not": emulated(missing=1),
-        "it invents packets": emulated(missing=-1),
-        "the same seed loses others": emulated(again=3),
-        "another seed loses the same": emulated(other=1),
-        "too slow": emulated(full=0.9),
-        "links are not shaped": emulated(full=1.03),
-        "nothing arrives": emulated(share=1.0, full=0.0),
-        "nothing measured": emulated(directions=0),
     },
 )
