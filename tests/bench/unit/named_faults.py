@@ -27,34 +27,11 @@ NOT_EMULATED = Reason("nothing is emulated: the links are as fast as the machine
 TRICKLE = Reason("tunnels trickle, far below the rate of any link, and delays are those of programs")
 
 OURS: Mapping[str, Mapping[str, Answer]] = {
-    "console": {
-        DEAD: "dead throttler: nobody tells of the loop",
-        WRONG: "the wrong path is capped as well",
-        NEVER: "one cap is gone for a moment",
-        UNUSED: "plain TCP, second path unused",
-        UNSHAPED: TRICKLE,
-        FALLBACK: "plain TCP, second path unused",
-    },
-    "control-plane": {
-        DEAD: "dead throttler",
-        WRONG: Reason("entries are counted, and no data passes; goodput and soak look at whose they are"),
-        NEVER: "the cap never comes",
-        UNUSED: "second path unused",
-        UNSHAPED: NOT_EMULATED,
-        FALLBACK: "fallback to TCP",
-    },
     "crowds": {
         **NO_THROTTLER,
         UNUSED: Reason("requests are over when a second subflow has joined, or soon after"),
         UNSHAPED: NOT_EMULATED,
         FALLBACK: "fallback to TCP",
-    },
-    "datapath": {
-        DEAD: "dead throttler: nothing of ours is in the way",
-        **dict.fromkeys((WRONG, NEVER), Reason("nothing is capped: the entries are of subflows that do not exist")),
-        UNUSED: Reason("there is one path"),
-        UNSHAPED: NOT_EMULATED,
-        FALLBACK: Reason("it is plain TCP"),
     },
     "goodput": {
         DEAD: "dead throttler, in one round of three",
@@ -78,6 +55,15 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         UNSHAPED: "links are not shaped",
         # The fallback shows in the bytes that the second path carries.
         FALLBACK: "second path unused",
+    },
+    "load": {
+        DEAD: "held: the throttler died",
+        # The probe watches the first subflow, which is the one to be capped.
+        WRONG: "joins: a dead throttler never caps",
+        NEVER: "joins: one is not capped",
+        UNUSED: "held: no second subflow",
+        UNSHAPED: TRICKLE,
+        FALLBACK: "held: no second subflow",
     },
     "middleboxes": {
         DEAD: "dead throttler",
@@ -136,15 +122,6 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         UNSHAPED: Reason("times are ratios to those of a static class over the same links, rates to the cap"),
         FALLBACK: "fallback to TCP",
     },
-    "reaction": {
-        DEAD: "dead throttler: no cap ever comes",
-        # The probe watches the first subflow, which is the one to be capped.
-        WRONG: "dead throttler: no cap ever comes",
-        NEVER: "one connection has none",
-        UNUSED: "none was",
-        UNSHAPED: Reason("delays are between packets as they leave the proxy and as they come to it"),
-        FALLBACK: "none was",
-    },
     "recovery": {
         DEAD: "dead throttler",
         WRONG: "the wrong path is capped",
@@ -158,15 +135,6 @@ OURS: Mapping[str, Mapping[str, Answer]] = {
         UNUSED: "second path unused",
         UNSHAPED: NOT_EMULATED,
         FALLBACK: "fallback to TCP",
-    },
-    "scale": {
-        DEAD: "dead throttler",
-        # The reason is the same as for ``reaction``.
-        WRONG: "the caps of joins never come",
-        NEVER: "the cap never comes",
-        UNUSED: "second path unused: no second subflow",
-        UNSHAPED: TRICKLE,
-        FALLBACK: "second path unused: no second subflow",
     },
     "soak": {
         DEAD: "dead throttler",

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import ast
 import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from fake_testbed import FakePaths
 from rich.console import Console
 
 from mptcp_bench import experiments
-from mptcp_bench.experiments import pages, pages_cells, scale_soft
+from mptcp_bench.experiments import pages, pages_cells
 from mptcp_bench.experiments.attempts import Attempts
 from mptcp_bench.experiments.findings import Findings, result_of
 from mptcp_bench.result_file import Provenance
@@ -80,56 +79,6 @@ def test_an_experiment_that_makes_attempts_has_them_judged() -> None:
         text = source.read_text()
         if "Attempts(console)" in text:
             assert "attempts.judged(" in text or " attempts, usage," in text, source.name
-
-
-class FakeTransfers:
-    """A setup whose transfers have two subflows if *whole*, otherwise none; *late* says which ones have late paths."""
-
-    def __init__(self, late: Sequence[bool], whole: bool) -> None:
-        self.testbed, self.client, self.download = FakePaths(), self, ["curl"]
-        self._late, self._whole, self.subflows = iter(late), whole, 0
-
-    def load(self, text: str) -> None:
-        """Ignore the policy."""
-
-    @contextmanager
-    def running(self, argv: Sequence[str]) -> Iterator[None]:
-        self.testbed.late += next(self._late)
-        self.subflows = 2 * self._whole
-        yield
-        self.subflows = 0
-
-
-def transfers(
-    monkeypatch: pytest.MonkeyPatch, late: Sequence[bool], whole: bool = True
-) -> tuple[Any, Callable[[], object]]:
-    """Return a setup, and a function that makes one transfer without taking time."""
-    setup: Any = FakeTransfers(late, whole)
-    monkeypatch.setattr(scale_soft, "Recorder", lambda *of: nullcontext(SimpleNamespace(now=0.0, samples=())))
-    monkeypatch.setattr(scale_soft, "time", SimpleNamespace(sleep=lambda seconds: None))
-    monkeypatch.setattr(scale_soft, "judge", lambda *of: SimpleNamespace(in_force=0.0, kept=1.0))
-    monkeypatch.setattr(scale_soft, "subflows", lambda *of: setup.subflows)
-    return setup, partial(scale_soft.kept, setup)
-
-
-def test_a_transfer_is_charged_with_what_was_late_in_it_and_with_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    once = transfers(monkeypatch, [False, True, False])[1]
-    assert once()
-    with pytest.raises(EmulationError):
-        once()
-    assert once()
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_a_second_subflow_that_is_missing_over_late_paths_is_not_the_products_fault(
-    late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup, once = transfers(monkeypatch, [late, False], whole=False)
-    attempts = Attempts(Console(file=io.StringIO()))
-    attempts.of(once, "x", most=2, check=setup.testbed.check_emulation)
-    findings = attempts.judged(NOTHING)
-    assert [aim.value for aim in findings.aims] == [0 if late else 1]
-    assert "has not two subflows" in findings.failures[0]
 
 
 @pytest.mark.parametrize("error", [TestbedError("no subflow"), ValueError("no subflow")])

@@ -55,7 +55,7 @@ def test_samples_have_the_mean_and_the_interval_of_their_cell(values: list[float
     assert found.half == (None if whole.half is None else pytest.approx(whole.half, rel=0.5, abs=digits))
 
 
-@pytest.mark.nightly(besides=("[control-plane", "[goodput", "[guard]", "[soak"))
+@pytest.mark.nightly(besides=("[goodput", "[guard]", "[soak"))
 @pytest.mark.parametrize("name", OURS)
 def test_aims_that_are_not_those_of_today_are_said_to_be_so(name: str) -> None:
     """If this fails, run the experiment again, or name the missing aims in ``earlier_rules``."""
