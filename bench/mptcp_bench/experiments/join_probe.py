@@ -18,7 +18,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -33,8 +33,8 @@ from mptcp_throttler.shaping.model import Ownership
 
 GIVE_UP_SECONDS = 3.0
 """Seconds after a join after which its entry counts as missing."""
-_LAST_SECONDS = 30.0
-"""Seconds after the last decided join after which the probe ends."""
+LAST_SECONDS = 30.0
+"""Seconds after the last join after which the probe ends, if fewer came than were asked."""
 _IDLE_SECONDS = 0.05
 """Seconds between two readings. The socket's buffer can hold the packets of this time."""
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK = 35, 33, 75
@@ -53,74 +53,48 @@ class Sent(NamedTuple):
     marked: bool
 
 
-class Join(NamedTuple):
-    """The third ACK of a joining second subflow."""
-
-    initial_port: int
-    """The client's port of the connection's first subflow, which is the one to be capped."""
-    time: float
-    age: float
-    """Seconds from the connection's first segment to the join."""
+def is_join(segment: Segment, port: int) -> bool:
+    """Return whether *segment* to *port* is the third ACK of a joining subflow."""
+    return segment.destination_port == port and any(isinstance(option, MpJoinAck) for option in segment.options)
 
 
-class Joins:
-    """Find the joins of connections to *port*, and for each the first throttled packet after it."""
+def samples(segments: Iterable[Segment], packets: Iterable[Sent], port: int) -> list[dict[str, float]]:
+    """Return a sample for each join of connections to *port*, which follow one another.
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._initial_port = self._joined_port = 0
-        self._opened = 0.0
-        self._waiting: list[Join] = []
-        self._sent: dict[int, list[Sent]] = {}
-        """Packets of a connection since it began, by the client's port of its first subflow."""
-
-    def segment(self, segment: Segment) -> None:
-        """Process a segment that has an MPTCP option for signalling."""
-        if segment.destination_port != self._port:
-            return
-        kinds = {type(option) for option in segment.options}
+    A connection is known by the client's port of its first subflow, which is the one to be capped. *packets* are those
+    of all first subflows, in order of time.
+    """
+    sent: dict[int, list[Sent]] = {}
+    for packet in packets:
+        sent.setdefault(packet.port, []).append(packet)
+    found: dict[int, dict[str, float]] = {}
+    first = None
+    for segment in segments:
+        begins = segment.destination_port == port and any(isinstance(each, MpCapable) for each in segment.options)
         # Both the SYN and, a round trip later, the third ACK carry the option. Only the SYN begins a connection.
-        if MpCapable in kinds and segment.source_port != self._initial_port:
-            self._initial_port, self._opened = segment.source_port, segment.time
-            self._sent[self._initial_port] = []
+        if begins and (first is None or segment.source_port != first.source_port):
+            first = segment
         # The client repeats the third ACK until it is acknowledged (RFC 8684, 3.2). Only the first one counts.
-        if MpJoinAck in kinds and self._initial_port != self._joined_port:
-            self._joined_port = self._initial_port
-            self._waiting.append(Join(self._initial_port, segment.time, segment.time - self._opened))
-
-    def packet(self, sent: Sent) -> None:
-        """Process a data packet to a client; ignore it if its connection is decided, or its SYN was not seen."""
-        if sent.port in self._sent:
-            self._sent[sent.port].append(sent)
-
-    def decided(self, now: float) -> Iterator[dict[str, float]]:
-        """Yield a sample for each join after which a throttled packet came, or too much time has passed."""
-        still = []
-        for join in self._waiting:
-            sent = self._sent[join.initial_port]
-            if any(packet.marked for packet in sent) or now > join.time + GIVE_UP_SECONDS:
-                del self._sent[join.initial_port]
-                yield sample(join, sent)
-            else:
-                still.append(join)
-        self._waiting = still
-        wanted = {self._initial_port, *(join.initial_port for join in still)}
-        self._sent = {port: sent for port, sent in self._sent.items() if port in wanted}
+        if is_join(segment, port) and first is not None and first.source_port not in found:
+            of_first = sent.get(first.source_port, ())
+            found[first.source_port] = sample(of_first, segment.time, segment.time - first.time)
+    return list(found.values())
 
 
-def sample(join: Join, sent: Sequence[Sent]) -> dict[str, float]:
-    """Return the sample of a join, from the packets of its connection's first subflow in order of time.
+def sample(sent: Sequence[Sent], joined: float, age: float) -> dict[str, float]:
+    """Return the sample of a connection that was *joined* at the *age* of some seconds.
 
     ``delay_ms`` is the time from the join to the first throttled packet. It is infinite if none came, and negative if
     one came before the join, which then did not cause the entry. ``bytes`` is the unthrottled payload in that time,
     ``age_ms`` the connection's age at the join.
     """
-    before = list(takewhile(lambda packet: not packet.marked, sent))
-    first = sent[len(before)].time if len(before) < len(sent) else math.inf
+    within = [packet for packet in sent if packet.time <= joined + GIVE_UP_SECONDS]
+    before = list(takewhile(lambda packet: not packet.marked, within))
+    throttled = within[len(before)].time if len(before) < len(within) else math.inf
     return {
-        "delay_ms": 1000 * (first - join.time),
-        "bytes": sum(packet.length for packet in before if packet.time > join.time),
-        "age_ms": 1000 * join.age,
+        "delay_ms": 1000 * (throttled - joined),
+        "bytes": sum(packet.length for packet in before if packet.time > joined),
+        "age_ms": 1000 * age,
     }
 
 
@@ -172,20 +146,18 @@ def serve(port: int) -> None:
 
 
 def watch(signals: Capture, wire: Wire, count: int, port: int) -> list[dict[str, float]]:
-    """Return one sample for each join that was seen, until there are *count*."""
-    samples: list[dict[str, float]] = []
-    joins, deadline = Joins(port), time.monotonic() + _LAST_SECONDS
-    while len(samples) < count and time.monotonic() < deadline:
+    """Return one sample for each join that was seen, when there were *count*, or no more come."""
+    segments: list[Segment] = []
+    packets: list[Sent] = []
+    joins, last = 0, time.monotonic()
+    while time.monotonic() < last + (GIVE_UP_SECONDS if joins >= count else LAST_SECONDS):
         time.sleep(_IDLE_SECONDS)
-        for segment in signals.read():
-            joins.segment(segment)
-        for sent in wire.read():
-            joins.packet(sent)
-        decided = list(joins.decided(time.monotonic()))
-        if decided:
-            samples += decided
-            deadline = time.monotonic() + _LAST_SECONDS
-    return samples
+        new = list(signals.read())
+        segments += new
+        packets += wire.read()
+        if more := sum(is_join(segment, port) for segment in new):
+            joins, last = joins + more, time.monotonic()
+    return samples(segments, packets, port)
 
 
 def main(count: int, output: Path, port: int, client: str) -> None:

@@ -16,11 +16,11 @@ import resource
 import struct
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
@@ -208,6 +208,16 @@ class Crowd:
         """Return ss(8)'s list of the established subflows to the proxy."""
         wanted = ["state", "established", "sport", "=", f":{PROXY_PORT}"]
         return self.testbed["proxy"].run(["ss", "-tinH", *wanted], timeout=60).stdout
+
+
+def shown(status: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return, by token as ss(8) prints it, the remote ends of the crowd's connections with two subflows."""
+    found = {}
+    for connection in status.get("connections", ()):
+        remotes = [each["remote"] for each in connection["subflows"]]
+        if len(remotes) >= 2 and remotes[0].startswith(ADDRESSES):
+            found[f"{int(connection['token'], 16):04x}"] = remotes
+    return found
 
 
 def memory_mb(pid: int) -> float:

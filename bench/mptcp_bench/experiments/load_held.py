@@ -3,8 +3,8 @@
 
 For each number of tunnels, in a testbed of its own: the reload that caps every tunnel, the longest silence of the event
 loop, ``status``, processor time with and without caps, the reaction to joins beside the tunnels (on another port),
-memory, and SIGTERM when the throttler is idle, in a reload, and just after a start. Then ten browsers have the
-console's page open and a scraper asks it, and the loop's lag is compared with the one without a console.
+memory, and SIGTERM when the throttler is idle, in a reload, and just after a start. In between, ten browsers have the
+console's page open and a scraper asks it: the loop's lag and the proxy's delay are compared with those without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +39,9 @@ from ..statistics import median
 from .aims import Aim
 from .columns import Bound, Column, Results, Row, Table
 from .load_crowd import (
-    ADDRESSES,
     CAPPED,
     FULL,
+    ORIGIN_PORT,
     PROBE_PORT,
     TRICKLE,
     UNCAPPED,
@@ -49,6 +49,7 @@ from .load_crowd import (
     Crowd,
     memory_mb,
     settings_file,
+    shown,
     with_crowd,
 )
 from .load_joins import AIM_P99_MS, Reactions, probed
@@ -82,6 +83,8 @@ the throttler fork, which takes 8 ms with 10,000 connections; the seconds are fo
 SCRAPE, SLOWEST_SCRAPE = 0.5, 2.0
 """Most seconds for a scrape: by the median, and for the slowest. The latter is the least ``scrape_timeout`` that
 docs/metrics.md allows."""
+CONNECTS, CONNECT_ADDED = 50, 0.005
+"""CONNECT requests whose median is the proxy's delay, and most seconds that a console may add to it."""
 SETTLE = 3.0
 """Seconds to wait after a change before processor time is measured."""
 RELOADED = 120.0
@@ -165,6 +168,9 @@ class Held:
     """The same with a console."""
     trickled_beside: float
     """:attr:`Window.trickled` with a console."""
+    connect_alone: float
+    """Median time of a CONNECT through the proxy, without a console."""
+    connect_beside: float
     scrape: float
     """Median of the console's ``/metrics``; a scrape that lacks connections is infinite."""
     slowest_scrape: float
@@ -279,9 +285,11 @@ class Examination:
         resident = memory_mb(pid)
         lags, lags_beside, scrapes = list[float](), list[float](), list[float]()
         self._watch(throttler, lags)
+        connect_alone = self._connect()
         with console_with_browsers(self._node, throttler) as console:
             time.sleep(SETTLE)
             watched = self._window(pid, lambda: self._watch(throttler, lags_beside, scrapes))
+            connect_beside = self._connect()
             console_mb = memory_mb(console.pid)
         self._stop("idle", throttler)
         self._stop("just started", self._start(CAPPED))
@@ -299,7 +307,7 @@ class Examination:
         return Held(
             set_up=set_up,
             two_subflows=two_subflows,
-            shown=shown(status),
+            shown=len(shown(status)),
             ended=crowd.client.read().ended - ended,
             idle=idle,
             busy=busy,
@@ -318,6 +326,8 @@ class Examination:
             lag_alone=max(lags),
             lag_beside=max(lags_beside),
             trickled_beside=watched.trickled,
+            connect_alone=connect_alone,
+            connect_beside=connect_beside,
             scrape=median(scrapes),
             slowest_scrape=max(scrapes),
             console=console_mb,
@@ -381,6 +391,23 @@ class Examination:
             except (OSError, KeyError, TypeError, ValueError):
                 lags.append(math.inf)
 
+    def _connect(self) -> float:
+        """Return the median seconds of a CONNECT from the client to the crowd's origin, infinite if one is refused."""
+        target = f"{self._testbed['origin'].service_address()}:{ORIGIN_PORT}"
+        request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode()
+
+        def connect() -> None:
+            with self._testbed["client"].entered():
+                client = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            with client:
+                client.settimeout(ANSWERED)
+                client.connect((self._node.service_address(), PROXY_PORT))
+                client.sendall(request)
+                if not client.recv(12).endswith(b" 200"):
+                    raise ConnectionRefusedError
+
+        return median([timed(connect) for _ in range(CONNECTS)])
+
     def _stop(self, moment: str, throttler: Throttler) -> None:
         """End *throttler*, by force after ``STOPPED`` seconds, and remove what it left behind."""
         process, begin = throttler.process, time.monotonic()
@@ -436,15 +463,6 @@ def timed(call: Callable[[], object]) -> float:
     except (TestbedError, OSError, ValueError):
         return math.inf
     return time.monotonic() - begin
-
-
-def shown(status: Mapping[str, Any]) -> int:
-    """Return the number of the crowd's connections that *status* shows with at least two subflows."""
-
-    def theirs(subflows: Sequence[Mapping[str, Any]]) -> int:
-        return sum(each["remote"].startswith(ADDRESSES) for each in subflows)
-
-    return sum(theirs(connection["subflows"]) >= 2 for connection in status.get("connections", ()))
 
 
 @contextmanager
@@ -547,6 +565,11 @@ TABLE: Table[Any, Held] = Table(
             unit=" s", most=LAG_ALLOWANCE, digits=3,
         ),
         Column("trickled with a console, of what it should", "trickled_beside", least=TRICKLED),
+        Column("CONNECT without a console", "connect_alone", unit=" s", digits=4),
+        Column(
+            "CONNECT with a console, longer by", lambda row: [x.connect_beside - x.connect_alone for x in row.measured],
+            unit=" s", most=CONNECT_ADDED, digits=4,
+        ),
         Column("console: scrape, median", "scrape", unit=" s", most=SCRAPE),
         Column("console: scrape, slowest", "slowest_scrape", unit=" s", most=SLOWEST_SCRAPE),
         Column("console: RSS", "console", unit=" MB", least=DEAD_MB, most=CONSOLE_RESIDENT, digits=1),

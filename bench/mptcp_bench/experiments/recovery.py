@@ -67,7 +67,7 @@ from mptcp_lab.testbed.transfer import Added, wget
 
 from ..shipped import POLICY, ethernet_cap
 from .backends import BACKENDS, lacking
-from .columns import Column, Row, Table, Turn
+from .columns import Column, Table, Turn
 from .devices import DEVICES
 from .parameters import parameter, words
 from .scenario import Scenario
@@ -104,6 +104,17 @@ LEAST, MOST = 0.95, 1.05
 """Least and most rate, as a share of a cap, a link, or the earlier goodput."""
 USED = 0.9
 """Least rate, as a share of a cap. Senders use a cap to varying degrees; 0.94 was seen before anything was killed."""
+SHARES: Mapping[str, tuple[float | None, float | None, str]] = {
+    "Wi-Fi / its link, before": (LEAST, MOST, ""),
+    "Ethernet / its cap, before": (USED, MOST, ""),
+    "Ethernet / its cap, dead": (USED, MOST, ""),
+    "Ethernet / its cap, after": (USED, MOST, ""),
+    # The time from the end of a throttler to the next start is too short for a mean.
+    f"Ethernet / its cap, greatest over {WINDOW:g} s from the kill to the end": (None, MOST, ""),
+    "goodput after / before": (LEAST, None, ""),
+    "longest gap in goodput": (None, GAP, " s"),
+}
+"""What is judged of the rates around the kill, each with its least and most value, and its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +123,11 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """What a download had of each path around the kill, as shares of Ethernet's cap and of Wi-Fi's rate."""
-
-    wifi_before: float
-    ethernet_before: float
-    ethernet_dead: float
-    """While no throttler ran."""
-    ethernet_after: float
-    greatest: float
-    """Over ``WINDOW`` from the kill to the end: the time from the end of a throttler to the next start is too short for
-    a mean."""
-    goodput_after: float
-    """Divided by the goodput before."""
-    gap: float
-
-
-@dataclass(frozen=True, slots=True)
 class Measurement:
     """One run with one adapter."""
 
-    shares: Shares
+    shares: Mapping[str, float]
+    """What a download had of each path around the kill; see ``SHARES``."""
     made: Mapping[str, int]
     """Number of things of each kind that the throttler made or changed; see :func:`made`."""
     changed: Mapping[str, Sequence[str]]
@@ -259,8 +254,10 @@ def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
     return {each["remote"]: (each["classid"], each["rate"]) for each in subflows if each["classid"] is not None}
 
 
-def shares_of(samples: Sequence[Sample], killed: float, restarted: float, ready: float, end: float, cap: int) -> Shares:
-    """Judge the *samples* of a download, by moments on their clock. Raises ValueError if there are too few.
+def shares_of(
+    samples: Sequence[Sample], killed: float, restarted: float, ready: float, end: float, cap: int
+) -> dict[str, float]:
+    """Return the values of ``SHARES`` for a download, by moments on its *samples'* clock. Raises ValueError for few.
 
     From *ready* on, after the restart, the caps must hold again. *cap* is Ethernet's.
     """
@@ -268,15 +265,16 @@ def shares_of(samples: Sequence[Sample], killed: float, restarted: float, ready:
     before = {device: mean_rate(samples, device, killed - BEFORE, killed) for device in DEVICES}
     after = {device: mean_rate(samples, device, ready, end) for device in DEVICES}
     total = sum(before.values())
-    return Shares(
-        wifi_before=before[wifi] / WIFI_RATE,
-        ethernet_before=before[ethernet] / cap,
-        ethernet_dead=mean_rate(samples, ethernet, killed, restarted) / cap,
-        ethernet_after=after[ethernet] / cap,
-        greatest=greatest_rate(samples, ethernet, WINDOW, killed, end) / cap,
-        goodput_after=sum(after.values()) / total if total else math.nan,
-        gap=longest_gap(samples, DEVICES, total / 2, killed, end),
+    values = (
+        before[wifi] / WIFI_RATE,
+        before[ethernet] / cap,
+        mean_rate(samples, ethernet, killed, restarted) / cap,
+        after[ethernet] / cap,
+        greatest_rate(samples, ethernet, WINDOW, killed, end) / cap,
+        sum(after.values()) / total if total else math.nan,
+        longest_gap(samples, DEVICES, total / 2, killed, end),
     )
+    return dict(zip(SHARES, values, strict=True))
 
 
 def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
@@ -300,7 +298,6 @@ def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
     }
 
 
-GREATEST = f"Ethernet / its cap, greatest over {WINDOW:g} s from the kill to the end"
 KINDS = tuple(made(*[dict.fromkeys((SYSCTLS, LINKS, QDISCS, CLASSES, BPF, PROCESSES, FILES), "")] * 2))
 
 
@@ -312,13 +309,10 @@ def _changed(when: str) -> Column[str, Measurement]:
     return Column(when, lambda row: [len(each.changed[when]) for each in row.measured], most=0, digits=0)
 
 
-def _share(
-    heading: str, name: str, least: float | None = None, most: float | None = None, unit: str = ""
-) -> Column[str, Measurement]:
-    def values(row: Row[str, Measurement]) -> list[float]:
-        return [getattr(each.shares, name) for each in row.measured]
-
-    return Column(heading, values, least=least, most=most, unit=unit, digits=3)
+def _share(name: str, least: float | None, most: float | None, unit: str) -> Column[str, Measurement]:
+    return Column(
+        name, lambda row: [each.shares[name] for each in row.measured], least=least, most=most, unit=unit, digits=3
+    )
 
 
 SCENARIO = Scenario(
@@ -342,13 +336,7 @@ SCENARIO = Scenario(
                 *map(_changed, COMPARED),
                 Column("kill -9 to the sysctls as before the start", "sysctls_back", unit=" s", most=KEEPER),
                 Column("restart to the same caps on the same subflows", "same_caps", unit=" s", most=RESTART),
-                _share("Wi-Fi / its link, before", "wifi_before", LEAST, MOST),
-                _share("Ethernet / its cap, before", "ethernet_before", USED, MOST),
-                _share("Ethernet / its cap, dead", "ethernet_dead", USED, MOST),
-                _share("Ethernet / its cap, after", "ethernet_after", USED, MOST),
-                _share(GREATEST, "greatest", None, MOST),
-                _share("goodput after / before", "goodput_after", LEAST),
-                _share("longest gap in goodput", "gap", None, GAP, " s"),
+                *(_share(name, *bounds) for name, bounds in SHARES.items()),
                 Column("capped subflows at SIGTERM", "capped_at_stop", least=1, digits=0),
                 Column("capped subflows at the kill -9 before cleanup", "capped_at_cleanup", least=1, digits=0),
                 Column("exit code after SIGTERM", "exit_code", least=0, most=0, digits=0),

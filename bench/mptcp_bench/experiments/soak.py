@@ -28,9 +28,20 @@ from mptcp_lab.testbed.services import Throttler, start_throttler
 from mptcp_lab.testbed.system_state import differences
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
-from ..statistics import mean_or_nan, median
-from .columns import Column, Row, Table, Turn
-from .load_crowd import ADDRESSES, CAP, FULL, TRICKLE, Crowd, memory_mb, settings_file, two_subflows, with_crowd
+from ..statistics import median
+from .columns import Bound, Column, Row, Statistic, Table, Turn, of_cell
+from .load_crowd import (
+    ADDRESSES,
+    CAP,
+    FULL,
+    TRICKLE,
+    Crowd,
+    memory_mb,
+    settings_file,
+    shown,
+    two_subflows,
+    with_crowd,
+)
 from .parameters import number, parameter, whole
 from .scenario import Scenario
 
@@ -105,8 +116,9 @@ class Reading:
     """Number of connections that ``status`` shows, but the kernel had neither before nor after."""
     checked: int
     """Number of connections whose entries were compared."""
-    wrong: tuple[str, ...]
-    """Those of them with a subflow in the wrong class, or in none."""
+    wrong: int
+    """Number of those with a subflow in the wrong class, or in none; :attr:`examples` are the first of them."""
+    examples: tuple[str, ...]
     ceil: float
     """Rate of the cap's class in bits/s; NaN if it does not exist."""
     sizes: Mapping[str, float]
@@ -115,50 +127,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """What was measured over the whole time: extremes of all samples."""
+    """What was measured over the whole time."""
 
-    samples: int
-    standing: int
-    replaced: float
-    """Tunnels a second."""
+    readings: tuple[Reading, ...]
     ended: int
     """Number of tunnels that the proxy ended; it should end none."""
-    missed: float
-    invented: float
-    checked: int
-    wrong: float
-    kept: float
-    growth: Mapping[str, float]
-    resident: float
-    """The throttler's memory in MB at the end."""
     cores: float
     """Processor cores that the throttler used."""
     left: tuple[str, ...]
     """Dumps that differ between before the start and after SIGTERM, and an exit code other than 0."""
-    examples: tuple[str, ...]
-    """Some of the wrong connections."""
-
-    @classmethod
-    def of(cls, readings: Sequence[Reading], ended: int, cores: float, left: Sequence[str]) -> Soak:
-        """Summarise *readings*. If there are none, nothing counts as right."""
-        first, last = readings[:1], readings[-1:]
-        span = last[0].time - first[0].time if readings else 0.0
-        return cls(
-            samples=len(readings),
-            standing=min((each.standing for each in readings), default=0),
-            replaced=(last[0].opened - first[0].opened) / span if span else 0.0,
-            ended=ended,
-            missed=max((each.missed for each in readings), default=math.inf),
-            invented=max((each.invented for each in readings), default=math.inf),
-            checked=min((each.checked for each in readings), default=0),
-            wrong=max((len(each.wrong) for each in readings), default=math.inf),
-            kept=mean_or_nan([each.ceil for each in readings]) / CAP,
-            growth={name: growth([each.sizes[name] for each in readings]) for name in SIZES},
-            resident=last[0].sizes["throttler's resident memory"] if readings else math.nan,
-            cores=cores,
-            left=tuple(left),
-            examples=tuple(line for each in readings for line in each.wrong[:EXAMPLES]),
-        )
 
 
 def growth(values: Sequence[float]) -> float:
@@ -215,7 +192,7 @@ def measure(testbed: Testbed, turn: Turn[Cell]) -> Soak:
     ended = crowd.client.read().ended - ended
     code = throttler.process.stop(STOPPED)
     left = differences(before, crowd.state())
-    return Soak.of(readings, ended, cores, left if code == 0 else [*left, f"exit code {code}"])
+    return Soak(readings, ended, cores, tuple(left if code == 0 else [*left, f"exit code {code}"]))
 
 
 def _readings(crowd: Crowd, throttler: Throttler, cell: Cell, draw: Random) -> Iterator[Reading]:
@@ -244,6 +221,7 @@ def _reading(crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Re
     entries = {f"{address}:{port}": classid for address, port, classid in _ENTRY.findall(saved)}
     there = before & after & subflows.keys()
     checked = set(draw.sample(sorted(there), min(CHECKED, len(there))))
+    wrong = misplaced(checked, subflows, entries, next(iter(cap), ""))
     counters, squid = crowd.client.read(), crowd.proxy.process.pid
     return Reading(
         time=now,
@@ -252,7 +230,8 @@ def _reading(crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Re
         missed=len((before & after) - subflows.keys()),
         invented=len(subflows.keys() - somewhere),
         checked=len(checked),
-        wrong=tuple(misplaced(checked, subflows, entries, next(iter(cap), ""))),
+        wrong=len(wrong),
+        examples=tuple(wrong[:EXAMPLES]),
         ceil=next(iter(cap.values()), math.nan),
         sizes={
             "throttler's resident memory": memory_mb(pid),
@@ -274,16 +253,6 @@ def ceilings(classes: str) -> dict[str, float]:
     """
     found = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
     return {name: ceil for name, ceil in found.items() if 0.1 * CAP <= ceil <= CAP}
-
-
-def shown(status: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return, by token as ss(8) prints it, the remote ends of the crowd's connections with two subflows."""
-    found = {}
-    for connection in status["connections"]:
-        remotes = [each["remote"] for each in connection["subflows"]]
-        if len(remotes) >= 2 and remotes[0].startswith(ADDRESSES):
-            found[f"{int(connection['token'], 16):04x}"] = remotes
-    return found
 
 
 def misplaced(
@@ -329,53 +298,69 @@ def bpf_bytes(pid: int) -> float:
     return total
 
 
-def _least_compared(row: Row[Cell, Soak]) -> int:
-    """Fewer connections are compared than tunnels exist: some are replaced while status and kernel are read."""
-    return max(1, min(CHECKED, row.cell.tunnels // 2))
+def _sizes(row: Row[Cell, Soak], name: str) -> list[float]:
+    return [reading.sizes[name] for soak in row.measured for reading in soak.readings]
+
+
+def _replaced(row: Row[Cell, Soak]) -> list[float]:
+    """Return the number of tunnels replaced per second between the first sample and the last."""
+    return [
+        (soak.readings[-1].opened - soak.readings[0].opened) / (soak.readings[-1].time - soak.readings[0].time)
+        for soak in row.measured
+        if soak.readings[1:]
+    ]
+
+
+def _of_samples(
+    heading: str, name: str, by: Statistic, least: Bound = None, most: Bound = None, **more: Any
+) -> Column[Cell, Soak]:
+    """Return a column of the attribute *name* of all samples."""
+
+    def values(row: Row[Cell, Soak]) -> list[float]:
+        return [getattr(reading, name) for soak in row.measured for reading in soak.readings]
+
+    return Column(heading, values, by, least=least, most=most, **{"digits": 0, **more})
 
 
 def _growth(name: str, most: float) -> Column[Cell, Soak]:
-    return Column(f"growth of {name}", lambda row: [each.growth[name] for each in row.measured], most=most, digits=3)
+    return Column(f"growth of {name}", lambda row: [growth(_sizes(row, name))], most=most, digits=3)
 
 
+def _wanted(cell: Cell) -> int:
+    return max(3, round(0.9 * int(cell.seconds / cell.interval)))
+
+
+# Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
+COLUMNS: Sequence[Column[Cell, Soak]] = (
+    Column("samples", lambda row: [len(soak.readings) for soak in row.measured], least=of_cell(_wanted), digits=0),
+    _of_samples(
+        "tunnels, in the sample with the fewest", "standing", "least", of_cell(lambda cell: STANDING * cell.tunnels)
+    ),
+    Column("tunnels replaced, /s", _replaced, least=of_cell(lambda cell: REPLACED * cell.churn)),
+    Column("tunnels that the proxy ended", "ended", most=0, digits=0),
+    _of_samples("subflows: connections missed, most in a sample", "missed", "most", most=0),
+    _of_samples("subflows: connections invented, most in a sample", "invented", "most", most=0),
+    _of_samples(
+        "caps: connections compared, fewest in a sample", "checked", "least",
+        of_cell(lambda cell: max(1, min(CHECKED, cell.tunnels // 2))),
+    ),
+    _of_samples("caps: wrong, most in a sample", "wrong", "most", most=0),
+    _of_samples("caps: rate of the class / the cap's, mean", "ceil", "mean", KEPT, 1.0, scale=1 / CAP, digits=3),
+    *(_growth(name, most) for name, most in SIZES.items()),
+    Column(
+        "throttler's resident memory at the end", lambda row: _sizes(row, "throttler's resident memory")[-1:],
+        unit=" MB", digits=1,
+    ),
+    Column("throttler's processor share", "cores", unit=" cores", digits=3),
+    Column("SIGTERM: dumps that differ", lambda row: [len(soak.left) for soak in row.measured], most=0, digits=0),
+)  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc"),
-    cells=lambda chosen: [
-        Cell(60 * chosen.minutes, chosen.n, chosen.churn, chosen.trickle, squid=chosen.squid > 0)
-    ],
+    cells=lambda chosen: [Cell(60 * chosen.minutes, chosen.n, chosen.churn, chosen.trickle, squid=chosen.squid > 0)],
     runs=lambda chosen, cell, variant: 1,
     bed=bed,
     measure=measure,
     name=lambda row: "",
-    tables=[
-        Table(
-            "Soak",
-            [
-                Column(
-                    "samples", "samples", digits=0,
-                    least=lambda row: max(3, round(0.9 * int(row.cell.seconds / row.cell.interval))),
-                ),
-                Column(
-                    "tunnels, in the sample with the fewest", "standing", digits=0,
-                    least=lambda row: STANDING * row.cell.tunnels,
-                ),
-                Column("tunnels replaced, /s", "replaced", least=lambda row: REPLACED * row.cell.churn),
-                Column("tunnels that the proxy ended", "ended", most=0, digits=0),
-                Column("subflows: connections missed, most in a sample", "missed", most=0, digits=0),
-                Column("subflows: connections invented, most in a sample", "invented", most=0, digits=0),
-                Column("caps: connections compared, fewest in a sample", "checked", least=_least_compared, digits=0),
-                Column("caps: wrong, most in a sample", "wrong", most=0, digits=0),
-                Column("caps: rate of the class / the cap's, mean", "kept", least=KEPT, most=1, digits=3),
-                *(_growth(name, most) for name, most in SIZES.items()),
-                Column("throttler's resident memory at the end", "resident", unit=" MB", digits=1),
-                Column("throttler's processor share", "cores", unit=" cores", digits=3),
-                Column(
-                    "SIGTERM: dumps that differ", lambda row: [len(each.left) for each in row.measured],
-                    most=0, digits=0,
-                ),
-            ],
-            beside=True,
-        )
-    ],
-)  # fmt: skip
+    tables=[Table("Soak", COLUMNS, beside=True)],
+)

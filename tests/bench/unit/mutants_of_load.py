@@ -38,7 +38,8 @@ def held(tunnels: int) -> Held:
         busy=replace(WINDOW, throttler=0.2), reload=tunnels / 7500, released=0.9, silence=0.07, lag=0.03, command=0.3,
         answer=0.2, alone=REACTIONS, beside=replace(REACTIONS, p99=6.0),
         asked=replace(REACTIONS, joined=100, in_mid_transfer=25, capped=100), resident=140.0, stop=0.8, left=(),
-        lag_alone=0.02, lag_beside=0.025, trickled_beside=1.0, scrape=0.3, slowest_scrape=1.0, console=70.0,
+        lag_alone=0.02, lag_beside=0.025, trickled_beside=1.0, connect_alone=0.004, connect_beside=0.005,
+        scrape=0.3, slowest_scrape=1.0, console=70.0,
     )  # fmt: skip
 
 
@@ -152,6 +153,7 @@ LOAD = Judge(
         "held: it ends late": tunnels(stop=3.1),
         "held: something is left": tunnels(left=("tc",)),
         "held: the console delays the loop": tunnels(lag_beside=0.031),
+        "held: the console delays the proxy": tunnels(connect_beside=0.01),
         "held: scrapes are slow": tunnels(scrape=0.6, slowest_scrape=2.1),
         "soft: the other path slows down": loaded(SoftCell, kept=0.9),
         "soft: the cap never comes": loaded(SoftCell, capped=20.0),

@@ -149,7 +149,7 @@ def reading(number: int) -> Reading:
     """Return a reading of a throttler that meets every aim: it warms up for a while and is then stable."""
     time = INTERVAL * (number + 1)
     sizes = {name: 1_000.0 * min(1.0, 0.8 + number / 100) for name in SIZES}
-    return Reading(time, TUNNELS - 10, TUNNELS + round(CHURN * time), 0, 0, 500, (), CROWD_CAP, sizes)
+    return Reading(time, TUNNELS - 10, TUNNELS + round(CHURN * time), 0, 0, 500, 0, (), CROWD_CAP, sizes)
 
 
 def soaked(
@@ -158,7 +158,8 @@ def soaked(
 ) -> Callable[[], Sequence[Aim]]:  # fmt: skip
     """Judge *count* readings, each with the *change*."""
     readings = [replace(one, **change(number, one)) for number, one in enumerate(map(reading, range(count)))]
-    return lambda: soak.SCENARIO.aims(rehearsed(soak.SCENARIO, {}, lambda turn: Soak.of(readings, ended, 0.1, left)))
+    found = Soak(tuple(readings), ended, 0.1, tuple(left))
+    return lambda: soak.SCENARIO.aims(rehearsed(soak.SCENARIO, {}, lambda turn: found))
 
 
 def growing(name: str) -> Callable[[], Sequence[Aim]]:
@@ -179,8 +180,8 @@ SOAK = Judge(
         "none is replaced": soaked(lambda n, one: {"opened": TUNNELS}),
         "one connection is missed once": soaked(lambda n, one: {"missed": int(n == 70)}),
         "one is invented once": soaked(lambda n, one: {"invented": int(n == 70)}),
-        "the cap is on the other path, or never came": soaked(lambda n, one: {"wrong": ("abcd",) * 500}),
-        "one cap is wrong once": soaked(lambda n, one: {"wrong": ("abcd",) * (n == 70)}),
+        "the cap is on the other path, or never came": soaked(lambda n, one: {"wrong": 500}),
+        "one cap is wrong once": soaked(lambda n, one: {"wrong": int(n == 70)}),
         "the cap is half of what it should be for much of the time": soaked(
             lambda n, one: {"ceil": CROWD_CAP / (1 + n % 2)}
         ),

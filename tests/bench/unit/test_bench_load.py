@@ -16,14 +16,13 @@ from mutants_of_load import LOAD
 from mptcp_bench.experiments import load_entries
 from mptcp_bench.experiments.goodput import CELLS, void
 from mptcp_bench.experiments.join_client import port_at
-from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, Joins, Sent
+from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, Sent, samples
 from mptcp_bench.experiments.load import SCENARIO, cells
-from mptcp_bench.experiments.load_crowd import CAPPED, FULL, NODE, UNCAPPED, Caps, two_subflows, with_crowd
+from mptcp_bench.experiments.load_crowd import CAPPED, FULL, NODE, UNCAPPED, Caps, shown, two_subflows, with_crowd
 from mptcp_bench.experiments.load_entries import through_class
 from mptcp_bench.experiments.load_held import Examination, HeldCell, is_whole
-from mptcp_bench.experiments.load_held import shown as number_shown
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.soak import bpf_bytes, ceilings, descriptors, growth, misplaced, shown
+from mptcp_bench.experiments.soak import bpf_bytes, ceilings, descriptors, growth, misplaced
 from mptcp_lab.testbed import TWO_PATHS
 from mptcp_lab.testbed.plan import steps
 from mptcp_lab.testbed.protocol import Protocol
@@ -41,53 +40,42 @@ def segment(at: float, port: int, option: MptcpOption) -> Segment:
     return Segment(at, "wan0", b"\x0a\x4d\x01\x02", port, b"\x0a\x4d\x08\x02", PORT, 16, 0, 0, (option,))
 
 
-def joined(*sent: Sent) -> Joins:
-    """Return a connection that began at 10 s and was joined at 10.3 s; *sent* are the packets that left the proxy."""
-    joins = Joins(PORT)
-    joins.segment(segment(10.0, FIRST, CAPABLE))
-    joins.segment(segment(10.001, FIRST, CAPABLE))
-    joins.segment(segment(10.3, SECOND, THIRD_ACK))
-    for packet in sent:
-        joins.packet(packet)
-    return joins
+OPENED = [segment(10.0, FIRST, CAPABLE), segment(10.001, FIRST, CAPABLE), segment(10.3, SECOND, THIRD_ACK)]
+"""A connection that began at 10 s and was joined at 10.3 s."""
 
 
 def test_a_reaction_ends_with_the_first_marked_packet_of_the_capped_subflow() -> None:
-    joins = joined(
+    packets = [
         Sent(10.2, FIRST, 1000, False),
         Sent(10.301, FIRST, 1400, False),
         Sent(10.3015, SECOND, 9999, True),
         Sent(10.304, FIRST, 1400, True),
         Sent(10.305, FIRST, 1400, True),
-    )
-    [sample] = joins.decided(10.4)
-    assert sample == pytest.approx({"delay_ms": 4, "bytes": 1400, "age_ms": 300})
-    joins.segment(segment(10.45, SECOND, THIRD_ACK))
-    assert list(joins.decided(99.0)) == [], "a third ACK that is sent again is no second join"
+    ]
+    again = segment(10.45, SECOND, THIRD_ACK)
+    [found] = samples([*OPENED, again], packets, PORT)
+    assert found == pytest.approx({"delay_ms": 4, "bytes": 1400, "age_ms": 300})
 
 
-def test_the_delay_is_negative_when_the_cap_was_there_before_the_join() -> None:
-    [sample] = joined(Sent(10.1, FIRST, 1400, True)).decided(10.4)
-    assert sample["delay_ms"] == pytest.approx(-200)
+@pytest.mark.parametrize(
+    ("sent", "delay"),
+    [
+        (Sent(10.1, FIRST, 1400, True), -200),
+        (Sent(10.4, FIRST, 1400, False), math.inf),
+        (Sent(10.31 + GIVE_UP_SECONDS, FIRST, 1400, True), math.inf),
+        (Sent(10.4, NEXT, 1400, True), math.inf),
+    ],
+    ids=["before the join", "never", "much later", "of another connection"],
+)
+def test_a_delay_is_negative_or_infinite_when_the_join_brought_no_cap(sent: Sent, delay: float) -> None:
+    [found] = samples(OPENED, [sent], PORT)
+    assert found["delay_ms"] == pytest.approx(delay)
 
 
-def test_the_delay_is_infinite_when_no_cap_comes() -> None:
-    joins = joined(Sent(10.4, FIRST, 1400, False))
-    assert list(joins.decided(10.3 + GIVE_UP_SECONDS)) == []
-    [sample] = joins.decided(10.31 + GIVE_UP_SECONDS)
-    assert (sample["delay_ms"], sample["bytes"]) == (math.inf, 1400)
-
-
-def test_a_connection_is_decided_by_its_own_packets_when_the_next_one_has_begun() -> None:
-    joins = joined()
-    joins.segment(segment(10.5, NEXT, CAPABLE))
-    joins.segment(segment(10.51, SECOND + 1, THIRD_ACK))
-    joins.packet(Sent(10.512, NEXT, 1400, True))
-    [sample] = joins.decided(10.6)
-    assert sample["delay_ms"] == pytest.approx(2)
-    joins.packet(Sent(10.7, FIRST, 1400, True))
-    [sample] = joins.decided(10.8)
-    assert sample["delay_ms"] == pytest.approx(400)
+def test_each_connection_is_judged_by_its_own_packets() -> None:
+    following = [segment(10.5, NEXT, CAPABLE), segment(10.51, SECOND + 1, THIRD_ACK)]
+    packets = [Sent(10.512, NEXT, 1400, True), Sent(10.7, FIRST, 1400, True)]
+    assert [each["delay_ms"] for each in samples([*OPENED, *following], packets, PORT)] == pytest.approx([400, 2])
 
 
 def test_connections_of_two_runs_have_different_ports_when_the_second_follows_at_once() -> None:
@@ -228,8 +216,7 @@ def test_status_is_read_by_tokens_as_ss_writes_them() -> None:
     others = [connection("11111111", ENDS[0]), connection("22222222", "10.77.1.2:5", "10.77.2.2:5")]
     status = {"connections": [*others, connection("00000001", *ENDS)]}
     assert shown(status) == {"0001": ENDS}
-    assert number_shown(status) == 1
-    assert number_shown({}) == 0
+    assert shown({}) == {}
 
 
 def test_what_a_process_holds_is_no_number_when_it_has_ended() -> None:
