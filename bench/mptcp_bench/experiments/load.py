@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from mptcp_lab.testbed.features import need
 
 from . import load_entries, load_held, load_joins, load_rate, load_soft
+from .attempts import ATTEMPTS
 from .backends import BACKENDS, lacking
 from .load_entries import COUNTS, EntriesCell
 from .load_held import HeldCell
@@ -97,6 +98,7 @@ SCENARIO: Scenario[Settings, Cell, Bed, Any] = Scenario(
     lacking=lambda cell: lacking(cell.adapter) if isinstance(cell, JoinsCell | RateCell | EntriesCell) else None,
     variants=lambda chosen, cell: tuple(COUNTS) if isinstance(cell, EntriesCell) else ("",),
     runs=runs,
+    attempts=lambda cell: 1 if isinstance(cell, HeldCell | RateCell) else ATTEMPTS,
     drawn=True,
     bed=lambda chosen, cells, seed: cells[0].bed(seed),
     measure=lambda bed, turn: turn.cell.measure(bed, turn.variant),

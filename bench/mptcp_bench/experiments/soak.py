@@ -359,6 +359,7 @@ SCENARIO = Scenario(
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc"),
     cells=lambda chosen: [Cell(60 * chosen.minutes, chosen.n, chosen.churn, chosen.trickle, squid=chosen.squid > 0)],
     runs=lambda chosen, cell, variant: 1,
+    attempts=lambda cell: 1,
     bed=bed,
     measure=measure,
     name=lambda row: "",
