@@ -263,7 +263,8 @@ class Table(Generic[C, M]):
                 for row, aim in zip(rows, aims, strict=True)
             ]
             figure, unit = column.heading or column.aim, column.unit.strip()
-            figure = figure if figure.endswith(unit) else f"{figure}, {unit}"
+            if unit and figure != unit and not figure.endswith(f" {unit}"):
+                figure = f"{figure}, {unit}"
             table.add_row(figure, wanted.pop() if len(wanted) == 1 else "", *texts)
         return table
 

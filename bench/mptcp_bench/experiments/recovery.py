@@ -119,7 +119,9 @@ SHARES: Mapping[str, tuple[float | None, float | None, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    netfilter: tuple[str, ...] = parameter("adapters of the throttler", ",".join(BACKENDS), words(*BACKENDS))
+    netfilter: tuple[str, ...] = parameter(
+        "adapters of the throttler", ",".join(BACKENDS), words(*BACKENDS), quick="nftables"
+    )
 
 
 @dataclass(frozen=True, slots=True)
