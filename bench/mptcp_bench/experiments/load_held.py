@@ -124,57 +124,61 @@ class Window:
     """Bytes that the crowd's client received, as a share of what the origin should send; NaN without tunnels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Measurements while a number of tunnels is held. Times without a unit are seconds, infinite if never."""
+NO_WINDOW = Window(math.nan, math.nan, math.nan, math.nan, math.nan)
+NO_REACTIONS = Reactions.of(())
 
-    set_up: float
-    two_subflows: int
+
+@dataclass(slots=True)
+class Held:
+    """Measurements while a number of tunnels is held. Times are seconds, infinite if never."""
+
+    set_up: float = math.inf
+    two_subflows: int = 0
     """Number of connections with two subflows, by the proxy's kernel."""
-    shown: int
+    shown: int = 0
     """The same by ``status``."""
-    ended: int
+    ended: int = 0
     """Number of tunnels that ended although they should not."""
-    idle: Window
+    idle: Window = NO_WINDOW
     """With nothing capped."""
-    busy: Window
+    busy: Window = NO_WINDOW
     """With caps, guard and budget in force."""
-    reload: float
+    reload: float = math.inf
     """From SIGHUP until the last set entry existed."""
-    released: float
+    released: float = math.inf
     """From SIGHUP until the last set entry was removed."""
-    silence: float
+    silence: float = math.inf
     """Longest time until the status socket sent its first byte, during a reload."""
-    lag: float
+    lag: float = math.nan
     """Longest lag of the event loop since the start, by the throttler's own gauge; NaN without one."""
-    command: float
+    command: float = math.inf
     """Median of ``mptcp-throttler status --json``."""
-    answer: float
+    answer: float = math.inf
     """Median of the status socket's answers."""
-    alone: Reactions
+    alone: Reactions = NO_REACTIONS
     """To joins without tunnels."""
-    beside: Reactions
-    asked: Reactions
+    beside: Reactions = NO_REACTIONS
+    asked: Reactions = NO_REACTIONS
     """Beside the tunnels, while ``status`` is asked all the time."""
-    resident: float
+    resident: float = math.nan
     """Memory of the throttler in MB."""
-    stop: float
+    stop: float = 0.0
     """From SIGTERM to the end, at the slowest of four moments."""
-    left: tuple[str, ...]
+    left: tuple[str, ...] = ()
     """Kernel dumps that differed afterwards from those before the first start, and exit codes other than 0."""
-    lag_alone: float
+    lag_alone: float = math.inf
     """Longest lag of the event loop in ten seconds, without a console."""
-    lag_beside: float
+    lag_beside: float = math.inf
     """The same with a console."""
-    trickled_beside: float
+    trickled_beside: float = math.nan
     """:attr:`Window.trickled` with a console."""
-    connect_alone: float
+    connect_alone: float = math.inf
     """Median time of a CONNECT through the proxy, without a console."""
-    connect_beside: float
-    scrape: float
+    connect_beside: float = math.inf
+    scrape: float = math.inf
     """Median of the console's ``/metrics``; a scrape that lacks connections is infinite."""
-    slowest_scrape: float
-    console: float
+    slowest_scrape: float = math.inf
+    console: float = math.nan
     """Memory of the console in MB."""
 
 
@@ -247,50 +251,44 @@ class Examination:
         self._entries = Entries(self._node)
         testbed.scope.callback(self._entries.close)
         self._before = self._crowd.state()
-        self._stops: list[float] = []
-        self._left: list[str] = []
+        self._found = Held()
 
     def held(self) -> Held:
         """Measure everything, first without tunnels. Raises TestbedError if a throttler does not start."""
-        crowd, tunnels, seconds, joins = self._crowd, self._cell.tunnels, self._cell.seconds, self._cell.joins
+        found, crowd, tunnels, joins = self._found, self._crowd, self._cell.tunnels, self._cell.joins
         throttler = self._start(FULL)
-        alone = self._reactions(joins)
+        found.alone = self._reactions(joins)
         self._stop("after the reactions without tunnels", throttler)
         # A throttler can pace only subflows that were accepted while it ran, so start it before the crowd.
         throttler = self._start(UNCAPPED)
         pid, ended = throttler.process.pid, crowd.client.read().ended
-        set_up, two_subflows = crowd.hold(tunnels), crowd.joined(tunnels)
+        found.set_up = crowd.hold(tunnels)
+        found.two_subflows = crowd.joined(tunnels)
         time.sleep(SETTLE)
-        idle = self._window(pid, lambda: time.sleep(seconds))
+        found.idle = self._window(pid, lambda: time.sleep(self._cell.seconds))
         self._load(throttler, CAPPED)
-        reload = self._entries.until(tunnels)
+        found.reload = self._entries.until(tunnels)
         time.sleep(SETTLE)
         self._load(throttler, UNCAPPED)
-        released = self._entries.until(0)
+        found.released = self._entries.until(0)
         # Query during another reload, because queries would slow down the timed one.
         with asking(throttler.socket) as silences:
             self._load(throttler, FULL)
             self._entries.until(tunnels)
             time.sleep(1)
+        found.silence = max(silences)
         time.sleep(SETTLE)
-        busy = self._window(pid, lambda: time.sleep(seconds))
-        commands = [timed(lambda: self._command(throttler)) for _ in range(ASKS)]
-        answers = [timed(lambda: ask_text(throttler.socket, STATUS, ANSWERED)) for _ in range(ASKS)]
-        beside = self._reactions(joins)
+        found.busy = self._window(pid, lambda: time.sleep(self._cell.seconds))
+        found.command = median([timed(lambda: self._command(throttler)) for _ in range(ASKS)])
+        found.answer = median([timed(lambda: ask_text(throttler.socket, STATUS, ANSWERED)) for _ in range(ASKS)])
+        found.beside = self._reactions(joins)
         with asking(throttler.socket):
-            asked = self._reactions(joins // 2)
-        status: dict[str, Any] = {}
-        with suppress(TestbedError):
+            found.asked = self._reactions(joins // 2)
+        with suppress(TestbedError, KeyError):
             status = throttler.status()
-        resident = memory_mb(pid)
-        lags, lags_beside, scrapes = list[float](), list[float](), list[float]()
-        self._watch(throttler, lags)
-        connect_alone = self._connect()
-        with console_with_browsers(self._node, throttler) as console:
-            time.sleep(SETTLE)
-            watched = self._window(pid, lambda: self._watch(throttler, lags_beside, scrapes))
-            connect_beside = self._connect()
-            console_mb = memory_mb(console.pid)
+            found.shown, found.lag = len(shown(status)), status["counters"]["loop"]["longest"]
+        found.resident = memory_mb(pid)
+        self._beside_a_console(throttler)
         self._stop("idle", throttler)
         self._stop("just started", self._start(CAPPED))
         throttler = self._start(UNCAPPED)
@@ -302,36 +300,27 @@ class Examination:
         crowd.hold(tunnels)
         time.sleep(SETTLE)
         self._load(throttler, CAPPED)
-        time.sleep(min(reload, RELOADED) / 2)
+        time.sleep(min(found.reload, RELOADED) / 2)
         self._stop("in mid-reload", throttler)
-        return Held(
-            set_up=set_up,
-            two_subflows=two_subflows,
-            shown=len(shown(status)),
-            ended=crowd.client.read().ended - ended,
-            idle=idle,
-            busy=busy,
-            reload=reload,
-            released=released,
-            silence=max(silences, default=math.inf),
-            lag=status.get("counters", {}).get("loop", {}).get("longest", math.nan),
-            command=median(commands),
-            answer=median(answers),
-            alone=alone,
-            beside=beside,
-            asked=asked,
-            resident=resident,
-            stop=max(self._stops),
-            left=tuple(self._left),
-            lag_alone=max(lags),
-            lag_beside=max(lags_beside),
-            trickled_beside=watched.trickled,
-            connect_alone=connect_alone,
-            connect_beside=connect_beside,
-            scrape=median(scrapes),
-            slowest_scrape=max(scrapes),
-            console=console_mb,
-        )
+        found.ended = crowd.client.read().ended - ended
+        return found
+
+    def _beside_a_console(self, throttler: Throttler) -> None:
+        """Watch loop and proxy without a console, then with one whose page is open in browsers and that is scraped."""
+        found, scrapes = self._found, list[float]()
+        found.lag_alone = self._longest_lag(throttler)
+        found.connect_alone = self._connect()
+
+        def watch() -> None:
+            found.lag_beside = self._longest_lag(throttler, lambda: scrapes.append(scrape(self._node, tunnels)))
+
+        tunnels = self._cell.tunnels
+        with console_with_browsers(self._node, throttler) as console:
+            time.sleep(SETTLE)
+            found.trickled_beside = self._window(throttler.process.pid, watch).trickled
+            found.connect_beside = self._connect()
+            found.console = memory_mb(console.pid)
+        found.scrape, found.slowest_scrape = median(scrapes), max(scrapes)
 
     def _start(self, caps: Caps) -> Throttler:
         self._policy.write_text(caps.text())
@@ -379,17 +368,18 @@ class Examination:
         throttler = tree_seconds(pid) if Path(f"/proc/{pid}").exists() else math.nan
         return throttler, tree_seconds(crowd.proxy.process.pid), own, machine_seconds()
 
-    def _watch(self, throttler: Throttler, lags: list[float], scrapes: list[float] | None = None) -> None:
-        """Append the loop's longest lag of each span, infinite if unknown; meanwhile the seconds of scrapes."""
+    def _longest_lag(self, throttler: Throttler, meanwhile: Callable[[], None] = lambda: None) -> float:
+        """Return the loop's longest lag in some spans, infinite if unknown; call *meanwhile* several times in each."""
+        longest = 0.0
         for _ in range(self._cell.spans):
             for _ in range(SCRAPES):
-                if scrapes is not None:
-                    scrapes.append(scrape(self._node, self._cell.tunnels))
+                meanwhile()
                 time.sleep(SPAN / SCRAPES)
             try:
-                lags.append(float(ask(throttler.socket, {"query": "summary"}, ANSWERED)["loop"]["recent"]))
+                longest = max(longest, ask(throttler.socket, {"query": "summary"}, ANSWERED)["loop"]["recent"])
             except (OSError, KeyError, TypeError, ValueError):
-                lags.append(math.inf)
+                return math.inf
+        return longest
 
     def _connect(self) -> float:
         """Return the median seconds of a CONNECT from the client to the crowd's origin, infinite if one is refused."""
@@ -414,18 +404,19 @@ class Examination:
         process.signal(signal.SIGTERM)
         try:
             wait_until(lambda: not process.running, f"the throttler ends, {moment}", timeout=STOPPED)
-            self._stops.append(time.monotonic() - begin)
+            took = time.monotonic() - begin
         except TestbedError:
             process.kill()
-            self._stops.append(math.inf)
+            took = math.inf
         left = differences(self._before, self._crowd.state())
-        if left or math.isinf(self._stops[-1]):
+        if left or math.isinf(took):
             argv = [program("mptcp-throttler"), "cleanup", "--config", str(self._settings)]
             self._node.run(with_mounts(argv, throttler_mounts(self._node)), check=False, timeout=120)
         if process.returncode != 0:
             # Check the exit code, because a throttler that had crashed earlier also seems to end at once.
             left.append(f"exit code {process.returncode}")
-        self._left += [f"{moment}: {each}" for each in left]
+        self._found.stop = max(self._found.stop, took)
+        self._found.left += tuple(f"{moment}: {each}" for each in left)
 
 
 @contextmanager

@@ -99,6 +99,18 @@ class Settings:
         "0: connections end at a listener in Squid's place, with no origin behind it and no trickle", "1", whole(0, 1)
     )
 
+    def __str__(self) -> str:
+        return f"{self.n:,} tunnels for {self.minutes:g} minutes"
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two samples."""
+        return max(60 * self.minutes / SAMPLES, LEAST_INTERVAL)
+
+    @property
+    def samples(self) -> int:
+        return int(60 * self.minutes / self.interval)
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -148,42 +160,23 @@ def growth(values: Sequence[float]) -> float:
     return (after - before) / max(before, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Tunnels that come and go for *seconds*."""
-
-    seconds: float
-    tunnels: int
-    churn: int
-    """Tunnels that are replaced per second."""
-    trickle: int
-    squid: bool
-
-    def __str__(self) -> str:
-        return f"{self.tunnels:,} tunnels for {self.seconds / 60:g} minutes"
-
-    @property
-    def interval(self) -> float:
-        return max(self.seconds / SAMPLES, LEAST_INTERVAL)
-
-
 @contextmanager
-def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Testbed]:
+def bed(chosen: Settings, cells: Sequence[Settings], seed: int) -> Iterator[Testbed]:
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
         yield testbed
 
 
-def measure(testbed: Testbed, turn: Turn[Cell]) -> Soak:
+def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     cell, rate = turn.cell, max(300, 3 * turn.cell.churn)
     if cell.squid:
-        crowd = Crowd.built(testbed, cell.tunnels + CLOSING * cell.churn, rate=rate, trickle=cell.trickle)
+        crowd = Crowd.built(testbed, cell.n + CLOSING * cell.churn, rate=rate, trickle=cell.trickle)
     else:
         crowd = Crowd.without_squid(testbed, rate)
     before = crowd.state()
     policy = testbed["proxy"].write("policy.yaml", FULL.text())
     throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
     pid = throttler.process.pid
-    crowd.hold(cell.tunnels)
+    crowd.hold(cell.n)
     ended, used, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
     crowd.churn(cell.churn)
     readings = tuple(_readings(crowd, throttler, cell, Random(turn.number)))
@@ -195,10 +188,10 @@ def measure(testbed: Testbed, turn: Turn[Cell]) -> Soak:
     return Soak(readings, ended, cores, tuple(left if code == 0 else [*left, f"exit code {code}"]))
 
 
-def _readings(crowd: Crowd, throttler: Throttler, cell: Cell, draw: Random) -> Iterator[Reading]:
+def _readings(crowd: Crowd, throttler: Throttler, cell: Settings, draw: Random) -> Iterator[Reading]:
     """Yield a reading at each interval; none while the throttler does not answer."""
     begin = time.monotonic()
-    for number_ in range(1, int(cell.seconds / cell.interval) + 1):
+    for number_ in range(1, cell.samples + 1):
         time.sleep(max(0.0, begin + number_ * cell.interval - time.monotonic()))
         with suppress(TestbedError, ValueError):
             yield _reading(crowd, throttler, time.monotonic() - begin, draw)
@@ -298,11 +291,11 @@ def bpf_bytes(pid: int) -> float:
     return total
 
 
-def _sizes(row: Row[Cell, Soak], name: str) -> list[float]:
+def _sizes(row: Row[Settings, Soak], name: str) -> list[float]:
     return [reading.sizes[name] for soak in row.measured for reading in soak.readings]
 
 
-def _replaced(row: Row[Cell, Soak]) -> list[float]:
+def _replaced(row: Row[Settings, Soak]) -> list[float]:
     """Return the number of tunnels replaced per second between the first sample and the last."""
     return [
         (soak.readings[-1].opened - soak.readings[0].opened) / (soak.readings[-1].time - soak.readings[0].time)
@@ -313,28 +306,27 @@ def _replaced(row: Row[Cell, Soak]) -> list[float]:
 
 def _of_samples(
     heading: str, name: str, by: Statistic, least: Bound = None, most: Bound = None, **more: Any
-) -> Column[Cell, Soak]:
+) -> Column[Settings, Soak]:
     """Return a column of the attribute *name* of all samples."""
 
-    def values(row: Row[Cell, Soak]) -> list[float]:
+    def values(row: Row[Settings, Soak]) -> list[float]:
         return [getattr(reading, name) for soak in row.measured for reading in soak.readings]
 
     return Column(heading, values, by, least=least, most=most, **{"digits": 0, **more})
 
 
-def _growth(name: str, most: float) -> Column[Cell, Soak]:
+def _growth(name: str, most: float) -> Column[Settings, Soak]:
     return Column(f"growth of {name}", lambda row: [growth(_sizes(row, name))], most=most, digits=3)
 
 
-def _wanted(cell: Cell) -> int:
-    return max(3, round(0.9 * int(cell.seconds / cell.interval)))
-
-
 # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
-COLUMNS: Sequence[Column[Cell, Soak]] = (
-    Column("samples", lambda row: [len(soak.readings) for soak in row.measured], least=of_cell(_wanted), digits=0),
+COLUMNS: Sequence[Column[Settings, Soak]] = (
+    Column(
+        "samples", lambda row: [len(soak.readings) for soak in row.measured], digits=0,
+        least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))),
+    ),
     _of_samples(
-        "tunnels, in the sample with the fewest", "standing", "least", of_cell(lambda cell: STANDING * cell.tunnels)
+        "tunnels, in the sample with the fewest", "standing", "least", of_cell(lambda cell: STANDING * cell.n)
     ),
     Column("tunnels replaced, /s", _replaced, least=of_cell(lambda cell: REPLACED * cell.churn)),
     Column("tunnels that the proxy ended", "ended", most=0, digits=0),
@@ -342,7 +334,7 @@ COLUMNS: Sequence[Column[Cell, Soak]] = (
     _of_samples("subflows: connections invented, most in a sample", "invented", "most", most=0),
     _of_samples(
         "caps: connections compared, fewest in a sample", "checked", "least",
-        of_cell(lambda cell: max(1, min(CHECKED, cell.tunnels // 2))),
+        of_cell(lambda cell: max(1, min(CHECKED, cell.n // 2))),
     ),
     _of_samples("caps: wrong, most in a sample", "wrong", "most", most=0),
     _of_samples("caps: rate of the class / the cap's, mean", "ceil", "mean", KEPT, 1.0, scale=1 / CAP, digits=3),
@@ -357,7 +349,7 @@ COLUMNS: Sequence[Column[Cell, Soak]] = (
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc"),
-    cells=lambda chosen: [Cell(60 * chosen.minutes, chosen.n, chosen.churn, chosen.trickle, squid=chosen.squid > 0)],
+    cells=lambda chosen: [chosen],
     runs=lambda chosen, cell, variant: 1,
     attempts=lambda cell: 1,
     bed=bed,
