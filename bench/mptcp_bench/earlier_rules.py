@@ -24,6 +24,16 @@ EARLIER: Mapping[tuple[str, str], str] = {
 }
 """How each earlier rule differs, by the kept result's name and the first seven digits of the commit that made it."""
 
+REPLACED: Mapping[str, str] = {
+    "console": "load measures what a console adds beside tunnels, without the pages' own updates",
+    "control-plane": "load, part rate",
+    "datapath": "load, part entries",
+    "emulation": "tests/lab/kernel/test_emulation_live.py checks emulated paths",
+    "reaction": "load, part joins",
+    "scale": "load, parts held and soft",
+}
+"""What measures today in place of an experiment that no longer exists, by the experiment's name in a kept result."""
+
 
 def earlier_rule(name: str, found: ExperimentResult) -> str | None:
     """Return how the rule that judged *found*, kept as *name*, differs from today's; None if it does not."""

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from . import result_file
 from .doc_tables import DOCS, KEPT, read_kept
-from .earlier_rules import earlier_rule
+from .earlier_rules import REPLACED, earlier_rule
 from .experiments import EXPERIMENTS
 from .paper import scenarios
 from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar, Verdict
@@ -164,6 +164,8 @@ def write_kept_report(target: Path, docs: Path = DOCS) -> None:
 def _kept_chapter(name: str, found: ExperimentResult, docs: Path) -> Chapter:
     rule = earlier_rule(name, found)
     notes = (*found.notes, f"Judged by an earlier rule: {rule}.") if rule else found.notes
+    if found.experiment in REPLACED:
+        notes = (*notes, f"This experiment no longer exists: {REPLACED[found.experiment]}.")
     tables = tuple(replace(table, caption=table.caption or table.key.capitalize()) for table in found.tables)
     pictures = [docs / directory / f"{name}.png" for directory in KEPT_PICTURES]
     figures = [Figure(each.read_bytes(), f"{name}: {found.title}", "png") for each in pictures if each.is_file()]

@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,6 +169,8 @@ class ExperimentResult:
 
 def finite(value: Any) -> Any:
     """Return *value* in a form that JSON can represent: lists for tuples, None for infinity and NaN."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, dict):
         return {str(key): finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -69,14 +69,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     e.name: e
     for e in (
         Experiment("goodput", "Goodput over both paths, without and with the policy; others untouched", "goodput"),
-        Experiment("datapath", "Goodput with 0, 1,000 and 50,000 entries in the kernel set", "datapath"),
-        Experiment("reaction", "From the MP_JOIN's third ACK on the wire to the entry in the kernel set", "reaction"),
-        Experiment("control-plane", "Connections a second tracked with none lost, and their CPU", "control_plane"),
         Experiment("recovery", "kill -9 and restart in mid-transfer; nothing is left after clean-up", "recovery"),
-        Experiment("scale", "With up to 10,000 tunnels held: what the throttler costs, and how soon it acts", "scale"),
-        Experiment(
-            "console", "The console beside 10,000 tunnels: what throttler and proxy notice of it", "console_load"
-        ),
+        Experiment("load", "What joins, connections, entries, 10,000 tunnels and the console cost and delay", "load"),
         Experiment("soak", "Tunnels come and go for an hour: nothing grows, nothing is missed, caps are right", "soak"),
         Experiment("onset", "A cap falls on a running download: at once and softly, side by side", "onset"),
         Experiment("overshoot", "What passes beyond a cap: ours, a poller of counters, a static class", "overshoot"),
@@ -92,9 +86,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("home", "Devices without any setting: goodput, delay, outages and cost of a gateway", "home"),
         Experiment(
             "tunnel", "Multipath UDP: OpenVPN over two paths, beside one path, 50/50 and Multipath TCP", "tunnel"
-        ),
-        Experiment(
-            "emulation", "Emulated paths: delay, loss, order, seed and full rate, against what was asked", "emulation"
         ),
         Experiment(
             "mimbox-goodput", "MiMBox's Figure 4: goodput against the MSS, ours beside a router", "mimbox:GOODPUT"

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler's netfilter adapters that this host supports."""
+"""The throttler's netfilter adapters, and what each of them needs of this host."""
 
 from __future__ import annotations
 
-from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.features import missing
 
 BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
 
 
-def backends() -> list[str]:
-    """Return the netfilter adapters whose requirements this host meets. Raises TestbedError if there is none."""
-    found = [name for name, needs in BACKENDS.items() if all(missing(feature) is None for feature in needs)]
-    if not found:
-        raise TestbedError("this host has neither legacy iptables with ipset nor nftables")
-    return found
+def lacking(name: str) -> str | None:
+    """Return why this host cannot use the adapter *name*; None if it can."""
+    return next((why for feature in BACKENDS[name] if (why := missing(feature)) is not None), None)

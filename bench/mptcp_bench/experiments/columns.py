@@ -266,7 +266,10 @@ class Table(Generic[C, M]):
                 f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(wanted) > 1 else column.shown(row)
                 for row, aim in zip(rows, aims, strict=True)
             ]
-            table.add_row(column.heading or str(column.aim), wanted.pop() if len(wanted) == 1 else "", *texts)
+            figure, unit = column.heading or str(column.aim), column.unit.strip()
+            if unit and figure != unit and not figure.endswith(f" {unit}"):
+                figure = f"{figure}, {unit}"
+            table.add_row(figure, wanted.pop() if len(wanted) == 1 else "", *texts)
         return table
 
 

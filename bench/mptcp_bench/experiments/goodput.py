@@ -8,16 +8,13 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
-from typing import Any
-
-from rich.console import Console
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import product
 
 from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of
-from mptcp_lab.testbed.features import need
+from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import mean_rate
 from mptcp_lab.testbed.services import (
     Origin,
@@ -28,45 +25,93 @@ from mptcp_lab.testbed.services import (
     start_throttler,
     write_throttler_config,
 )
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from mptcp_lab.testbed.transfer import download
 
 from ..shipped import POLICY, ethernet_cap
-from .aims import aims_table
-from .findings import Findings
-from .goodput_judging import CELLS, Cell, Measurement, judge, void
+from .columns import CELL, RUNS, Column, Row, Table, Turn
+from .parameters import parameter, whole
+from .payload import payload_share
+from .scenario import Scenario
 from .two_paths import one_subflow
 
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
 FILES = {"both": 120_000_000, "capped": 60_000_000, "ethernet": 75_000_000}
 """Bytes of each file. A download takes 6 to 15 seconds."""
+LEAST, MOST = 0.95, 1.05
+"""Least and most goodput, as a share of a link or a cap. A rate above the link's means that nothing shaped it."""
 
 
-def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Measure every kind of download, in an order drawn for each round."""
-    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize")
-    rounds = 1 if quick else 3
-    cap = ethernet_cap()
-    draw = random.Random(seed)
-    measured: list[Measurement] = []
+@dataclass(frozen=True, slots=True)
+class Settings:
+    runs: int = parameter("downloads of each kind", "3", whole(), quick="1")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of download."""
+
+    name: str
+    file: str
+    family: int = 4
+    connect: bool = False
+    policy: bool = False
+    multipath: bool = True
+    subflows: int = 2
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def both(self) -> bool:
+        """Whether the download uses both paths."""
+        return self.multipath and self.subflows == 2
+
+
+def _over_both_paths(policy: bool, connect: bool, family: int) -> Cell:
+    name = f"{'CONNECT' if connect else 'GET'}, IPv{family}"
+    file = "capped" if policy else "both"
+    return Cell(f"policy, {name}" if policy else name, file, family, connect, policy)
+
+
+CELLS = (
+    *(_over_both_paths(*kind) for kind in product((False, True), (False, True), (4, 6))),
+    Cell("policy, one subflow", "ethernet", policy=True, subflows=1),
+    Cell("policy, plain TCP client", "ethernet", policy=True, multipath=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One download, rates in bits/s: its goodput, and the steady rate on the wire of each path."""
+
+    goodput: float
+    ethernet: float
+    wifi: float
+    digest_ok: float
+    """1 if the SHA-256 of what came is that of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bed:
+    """A testbed with origin and proxy."""
+
+    testbed: Testbed
+    origin: Origin
+    proxy: Proxy
+
+    def check_emulation(self) -> None:
+        self.testbed.check_emulation()
+
+
+@contextmanager
+def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
+    """Start the services of *cells*; the throttler with conf/policy.yaml only if they are measured under a policy."""
     with Testbed(TWO_PATHS) as testbed:
-        origin = start_origin(testbed["origin"], FILES)
-        proxy = start_proxy(testbed["proxy"])
-        for number in range(rounds):
-            cells = draw.sample(CELLS, len(CELLS))
-            # Start the throttler once per round. Alternate whether downloads with or without it come first.
-            for policy in (number % 2 == 1, number % 2 == 0):
-                with throttled(testbed) if policy else ExitStack():
-                    for cell in cells:
-                        if cell.policy is policy:
-                            measured.append(measure(testbed, origin, proxy, cell))
-                            show(console, number + 1, measured[-1])
-    aims = judge(measured, rounds, cap)
-    data: dict[str, Any] = {
-        "rounds": rounds,
-        "measurements": [asdict(m) for m in measured],
-    }
-    return Findings((aims_table(f"Goodput, {rounds} rounds", aims),), data, aims=tuple(aims))
+        started = Bed(testbed, start_origin(testbed["origin"], FILES), start_proxy(testbed["proxy"]))
+        with throttled(testbed) if cells[0].policy else nullcontext():
+            yield started
 
 
 @contextmanager
@@ -79,24 +124,71 @@ def throttled(testbed: Testbed) -> Iterator[None]:
         throttler.process.stop()
 
 
-def measure(testbed: Testbed, origin: Origin, proxy: Proxy, cell: Cell) -> Measurement:
-    """Run one download and return its rates."""
-    url = origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
-    argv = ["curl", "-sSf", "-x", proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
-    if cell.multipath:
-        argv = mptcp_command(argv)
-    with ExitStack() as stack:
-        if cell.subflows == 1:
-            stack.enter_context(one_subflow(testbed))
-        lab = lab_of(testbed)
-        seen = download(lab, argv, timeout=120)
+def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
+    """Run one download. Raises TestbedError if it did not have the protocol of its kind."""
+    cell, lab = turn.cell, lab_of(bed.testbed)
+    url = bed.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
+    argv = ["curl", "-sSf", "-x", bed.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
+    with one_subflow(bed.testbed) if cell.subflows == 1 else nullcontext():
+        seen = download(lab, mptcp_command(argv) if cell.multipath else argv, timeout=120)
     if why := void(cell, seen.protocol):
         raise TestbedError(why)
     start = SETTLE if cell.policy else 1.0
-    steady = {path.device: mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths}
-    return Measurement(cell, seen.goodput, steady, seen.sha256 == origin.digests[cell.file], seen.protocol)
+    ethernet, wifi = (mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths)
+    return Measurement(seen.goodput, ethernet, wifi, float(seen.sha256 == bed.origin.digests[cell.file]))
 
 
-def show(console: Console, number: int, m: Measurement) -> None:
-    rates = ", ".join(f"{device} {rate / 1e6:.2f}" for device, rate in m.steady.items())
-    console.print(f"round {number}: {m.cell.name}: {m.goodput / 1e6:.1f} Mbit/s ({rates})", highlight=False)
+def void(cell: Cell, seen: Protocol) -> str | None:
+    """Return why a download did not have the protocol that *cell* needs, so that it does not count; None if it did."""
+    if seen.proxy_requested or seen.fallbacks:
+        return seen.complaint(multipath=True)
+    if seen.requested != (1 if cell.multipath else 0):
+        return f"the client asked for {seen.requested} MPTCP connections"
+    if cell.multipath and seen.joins != cell.subflows - 1:
+        return f"{1 + seen.joins} subflows instead of {cell.subflows}"
+    return None
+
+
+def _of_links(row: Row[Cell, Measurement]) -> list[float]:
+    """Return each goodput as a share of the payload that the links can carry; none if a path is capped."""
+    if row.cell.policy and row.cell.both:
+        return []
+    links = ETHERNET_RATE + (WIFI_RATE if row.cell.both else 0)
+    share = payload_share(row.cell.family, multipath=row.cell.multipath)
+    return [each.goodput / (links * share) for each in row.measured]
+
+
+def _of_cap(row: Row[Cell, Measurement], path: str, due: float) -> list[float]:
+    """Return the rate of *path* that differs most from *due*, as a share of it: a cap must hold in every round."""
+    if not (row.cell.policy and row.cell.both):
+        return []
+    return sorted((rate / due for rate in row.values(path)), key=lambda ratio: abs(ratio - 1))[-1:]
+
+
+def _share(heading: str, of: Callable[[Row[Cell, Measurement]], list[float]]) -> Column[Cell, Measurement]:
+    return Column(heading, of, "median", least=LEAST, most=MOST, digits=3)
+
+
+SCENARIO = Scenario(
+    settings=Settings,
+    needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize"),
+    cells=lambda chosen: CELLS,
+    together=lambda cell: cell.policy,
+    drawn=True,
+    bed=bed,
+    measure=measure,
+    counted=lambda row: "downloads",
+    tables=[
+        Table(
+            "Goodput",
+            [
+                RUNS,
+                _share("goodput / payload of the links", _of_links),
+                _share("Ethernet / its cap", lambda row: _of_cap(row, "ethernet", ethernet_cap())),
+                _share("Wi-Fi / its link", lambda row: _of_cap(row, "wifi", WIFI_RATE)),
+                Column("SHA-256 equal", "digest_ok", "least", least=1, digits=0),
+            ],
+            labels=[CELL],
+        )
+    ],
+)

@@ -19,20 +19,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from ruamel.yaml import YAML
 
-from mptcp_common.status_client import ask
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
-from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.protocol import Protocol
-from mptcp_lab.testbed.recorder import Recorder
+from mptcp_lab.testbed.recorder import Recorder, Sample, greatest_rate, longest_gap, mean_rate
 from mptcp_lab.testbed.services import (
     Origin,
     Proxy,
@@ -47,9 +47,12 @@ from mptcp_lab.testbed.services import (
 )
 from mptcp_lab.testbed.system_state import (
     BPF,
+    CLASSES,
     FAILED,
     FILES,
+    LINKS,
     PROCESSES,
+    QDISCS,
     SYSCTLS,
     State,
     changed_sysctls,
@@ -63,11 +66,11 @@ from mptcp_lab.testbed.topologies import WIFI_RATE
 from mptcp_lab.testbed.transfer import Added, wget
 
 from ..shipped import POLICY, ethernet_cap
-from .aims import aims_table
-from .backends import backends
+from .backends import BACKENDS, lacking
+from .columns import Column, Table, Turn
 from .devices import DEVICES
-from .findings import Findings
-from .recovery_judging import BEFORE, RESTART, Observed, judge, made
+from .parameters import parameter, words
+from .scenario import Scenario
 
 SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
 """Seconds of the download until it is steady, seconds without a throttler, and seconds after the restart."""
@@ -86,80 +89,123 @@ RULES = (
 """Rules that are added to conf/policy.yaml. Neither matches the download, so its rates do not change."""
 OF_PROGRAMS = (PROCESSES, BPF, FILES)
 """The parts of a whole state that are not in the kernel's state."""
+BEFORE = 2.0
+"""Seconds before the kill over which the steady rates are measured."""
+GAP = 0.25
+"""Most seconds that goodput may be below half of the steady rate: two and a half samples."""
+WINDOW = 0.5
+"""Length in seconds of every window, from the kill to the end, in which the cap must hold."""
+RESTART = 10.0
+"""Most seconds until the restarted throttler has the same caps again."""
+KEEPER = 1.0
+"""Most seconds from kill -9 until the sysctls are as before the start. The keeper needs milliseconds, and a
+processor."""
+LEAST, MOST = 0.95, 1.05
+"""Least and most rate, as a share of a cap, a link, or the earlier goodput."""
+USED = 0.9
+"""Least rate, as a share of a cap. Senders use a cap to varying degrees; 0.94 was seen before anything was killed."""
+SHARES: Mapping[str, tuple[float | None, float | None, str]] = {
+    "Wi-Fi / its link, before": (LEAST, MOST, ""),
+    "Ethernet / its cap, before": (USED, MOST, ""),
+    "Ethernet / its cap, dead": (USED, MOST, ""),
+    "Ethernet / its cap, after": (USED, MOST, ""),
+    # The time from the end of a throttler to the next start is too short for a mean.
+    f"Ethernet / its cap, greatest over {WINDOW:g} s from the kill to the end": (None, MOST, ""),
+    "goodput after / before": (LEAST, None, ""),
+    "longest gap in goodput": (None, GAP, " s"),
+}
+"""What is judged of the rates around the kill, each with its least and most value, and its unit."""
 
 
-def run(console: Console, seed: int, quick: bool) -> Findings:
-    """Run the experiment with each backend that this kernel offers. *seed* has no effect."""
-    need("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "wget", "mptcpize")
-    # Whichever backend downloads use, uploads are shaped by nftables on ingress and an IFB device.
-    need("nftables", "nft-ingress", "ifb", "bpf-pacing")
-    offered = backends()
-    found = []
-    for backend in offered[:1] if quick else offered:
-        console.print(f"{backend}: kill -9, restart, SIGTERM, cleanup after kill -9; in mid-transfer", style="dim")
-        with Testbed(TWO_PATHS) as testbed:
-            found.append(examine(testbed, backend))
-    changed = [f"{seen.backend}, {when}: {text}" for seen in found for when, texts in seen.dumps() for text in texts]
-    for text in changed:
-        console.print(text, highlight=False, soft_wrap=True, style="red")
-    aims = [aim for seen in found for aim in judge(seen, ethernet_cap(), WIFI_RATE)]
-    data = {
-        "rates": {seen.backend: seen.rates() for seen in found},
-        "made": {seen.backend: seen.made for seen in found},
-        "differences": changed,
-    }
-    return Findings((aims_table("Recovery", aims),), data, aims=tuple(aims))
+@dataclass(frozen=True, slots=True)
+class Settings:
+    netfilter: tuple[str, ...] = parameter(
+        "adapters of the throttler", ",".join(BACKENDS), words(*BACKENDS), quick="nftables"
+    )
 
 
-def examine(testbed: Testbed, backend: str) -> Observed:
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run with one adapter."""
+
+    shares: Mapping[str, float]
+    """What a download had of each path around the kill; see ``SHARES``."""
+    made: Mapping[str, int]
+    """Number of things of each kind that the throttler made or changed; see :func:`made`."""
+    changed: Mapping[str, Sequence[str]]
+    """The lines that differ in each comparison of dumps."""
+    sysctls_back: float
+    """Seconds from the kill until the sysctls were as before the start; infinite if never."""
+    same_caps: float
+    """Seconds from the restart until the same caps were on the same subflows; infinite if never."""
+    capped_at_kill: int
+    """Number of subflows with a class."""
+    capped_at_stop: int
+    capped_at_cleanup: int
+    exit_code: float
+    """NaN if it did not end."""
+
+
+KEPT_BY_KILL = "dumps that changed by kill -9, less sysctls"
+KEPT_BY_RESTART = "dumps that changed by the restart"
+AT_STOP = "SIGTERM in mid-download: dumps that differ, less processes and files"
+AFTER_STOP = "SIGTERM, after the download: dumps that differ"
+AT_CLEANUP = "cleanup after kill -9, in mid-download: dumps that differ"
+COMPARED = (KEPT_BY_KILL, KEPT_BY_RESTART, AT_STOP, AFTER_STOP, AT_CLEANUP)
+
+
+def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
     """Start, kill, restart, stop, start, kill, clean up, and compare the kernel's state after each step."""
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file": FILE_SIZE})
     proxy = start_proxy(node)
-    config = write_throttler_config(node, node.write("policy.yaml", policy()), settings={"netfilter": backend})
+    config = write_throttler_config(node, node.write("policy.yaml", policy()), settings={"netfilter": turn.cell})
     state = Path(throttler_mounts(node)["/run/mptcp-throttler"])
+    changed: dict[str, Sequence[str]] = {}
     before = whole_state(node, state)
     with Recorder(testbed["client"], DEVICES) as recorder:
         throttler = start_throttler(node, config)
-        client = download(testbed, backend, origin, proxy, lambda: recorder.now)
+        client = download(testbed, origin, proxy, lambda: recorder.now)
         capped = caps(throttler)
         under = whole_state(node, state)
         objects = without(under, *OF_PROGRAMS)
         # Wait, because making the dumps takes processor time from the download.
         pause(client, lambda: recorder.now, recorder.now + BEFORE)
-        killed, fail_open = recorder.now, math.inf
+        killed, sysctls_back = recorder.now, math.inf
         throttler.process.kill()
         with suppress(TestbedError):
             wait_until(lambda: are_back(before[SYSCTLS], sysctls(node)), "the sysctls are back", timeout=RESTART)
-            fail_open = recorder.now - killed
-        by_kill = differences(without(objects, SYSCTLS), without(kernel_state(node), SYSCTLS))
+            sysctls_back = recorder.now - killed
+        changed[KEPT_BY_KILL] = differences(without(objects, SYSCTLS), without(kernel_state(node), SYSCTLS))
         pause(client, lambda: recorder.now, killed + DOWN)
-        restarted, same = recorder.now, math.inf
+        restarted, same_caps = recorder.now, math.inf
         throttler = start_throttler(node, config)
         with suppress(TestbedError):
             wait_until(lambda: caps(throttler) == capped, "it has the same caps", timeout=RESTART)
-            same = recorder.now
-        by_restart = differences(objects, kernel_state(node))
+            same_caps = recorder.now - restarted
+        changed[KEPT_BY_RESTART] = differences(objects, kernel_state(node))
         ready = recorder.now
         pause(client, lambda: recorder.now, ready + AFTER)
-        end, samples = recorder.now, recorder.samples
+        shares = shares_of(recorder.samples, killed, restarted, ready, recorder.now, ethernet_cap())
         capped_at_stop, exit_code = len(caps(throttler)), throttler.process.stop(grace=15)
         # Leave out processes and files, because the keeper runs until the last connection ends.
-        at_stop = differences(without(before, PROCESSES, FILES), without(whole_state(node, state), PROCESSES, FILES))
+        now = without(whole_state(node, state), PROCESSES, FILES)
+        changed[AT_STOP] = differences(without(before, PROCESSES, FILES), now)
         still_running(client)
         client.stop()
-        after_stop = settled(before, node, state)
+        changed[AFTER_STOP] = settled(before, node, state)
         throttler = start_throttler(node, config)
-        client = download(testbed, backend, origin, proxy, lambda: recorder.now)
+        client = download(testbed, origin, proxy, lambda: recorder.now)
         capped_at_cleanup = len(caps(throttler))
         throttler.process.kill()
-        cleanup(node, config)
-        at_cleanup = differences(before, whole_state(node, state))
+        cleanup = [program("mptcp-throttler"), "cleanup", "--config", str(config)]
+        node.run(with_mounts(cleanup, throttler_mounts(node)))
+        changed[AT_CLEANUP] = differences(before, whole_state(node, state))
         still_running(client)
         client.stop()
-    return Observed(
-        backend, samples, killed, restarted, same, ready, end, len(capped), made(before, under), fail_open, by_kill,
-        by_restart, capped_at_stop, at_stop, after_stop, exit_code, capped_at_cleanup, at_cleanup,
+    return Measurement(
+        shares, made(before, under), changed, sysctls_back, same_caps, len(capped), capped_at_stop,
+        capped_at_cleanup, math.nan if exit_code is None else exit_code,
     )  # fmt: skip
 
 
@@ -174,15 +220,14 @@ def policy() -> str:
     return json.dumps({**shipped, "rules": [*shipped["rules"], *RULES]})
 
 
-def download(testbed: Testbed, backend: str, origin: Origin, proxy: Proxy, clock: Callable[[], float]) -> Process:
+def download(testbed: Testbed, origin: Origin, proxy: Proxy, clock: Callable[[], float]) -> Process:
     """Start a download and return it when it is steady. Raises TestbedError if it does not use both paths."""
     added, begin = Added(testbed["client"], testbed["proxy"]), clock()
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
     client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
     pause(client, clock, begin + SETTLE)
-    complaint = Protocol.of(*added.read()).complaint(multipath=True)
-    if complaint is not None:
-        raise TestbedError(f"recovery, {backend}: {complaint}")
+    if (complaint := Protocol.of(*added.read()).complaint(multipath=True)) is not None:
+        raise TestbedError(complaint)
     return client
 
 
@@ -207,15 +252,99 @@ def pause(client: Process, clock: Callable[[], float], until: float) -> None:
 
 def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
     """Return the class ID and rate of each capped subflow, by the client's address and port, from the status socket."""
-    subflows = (
-        each
-        for connection in ask(throttler.socket, {"query": "status"})["connections"]
-        for each in connection["subflows"]
-    )
+    subflows = (each for connection in throttler.status()["connections"] for each in connection["subflows"])
     return {each["remote"]: (each["classid"], each["rate"]) for each in subflows if each["classid"] is not None}
 
 
-def cleanup(node: LiveNode, config: Path) -> None:
-    """Run ``mptcp-throttler cleanup`` with the mounts of the killed daemon."""
-    argv = [program("mptcp-throttler"), "cleanup", "--config", str(config)]
-    node.run(with_mounts(argv, throttler_mounts(node)))
+def shares_of(
+    samples: Sequence[Sample], killed: float, restarted: float, ready: float, end: float, cap: int
+) -> dict[str, float]:
+    """Return the values of ``SHARES`` for a download, by moments on its *samples'* clock. Raises ValueError for few.
+
+    From *ready* on, after the restart, the caps must hold again. *cap* is Ethernet's.
+    """
+    ethernet, wifi = DEVICES
+    before = {device: mean_rate(samples, device, killed - BEFORE, killed) for device in DEVICES}
+    after = {device: mean_rate(samples, device, ready, end) for device in DEVICES}
+    total = sum(before.values())
+    values = (
+        before[wifi] / WIFI_RATE,
+        before[ethernet] / cap,
+        mean_rate(samples, ethernet, killed, restarted) / cap,
+        after[ethernet] / cap,
+        greatest_rate(samples, ethernet, WINDOW, killed, end) / cap,
+        sum(after.values()) / total if total else math.nan,
+        longest_gap(samples, DEVICES, total / 2, killed, end),
+    )
+    return dict(zip(SHARES, values, strict=True))
+
+
+def made(before: Mapping[str, str], under: Mapping[str, str]) -> dict[str, int]:
+    """Return, by kind, how many things differ between the state *before* and the state *under* a throttler."""
+
+    def lines(begin: str, *names: str) -> int:
+        new = (Counter(under[name].splitlines()) - Counter(before[name].splitlines()) for name in names)
+        return sum(count for each in new for line, count in each.items() if line.startswith(begin))
+
+    netfilter = [name for name in before if "iptables" in name or name.startswith(("ipset", "nft"))]
+    interfaces = [set(re.findall(r"^\d+: ([^:@]+)", each[LINKS], re.MULTILINE)) for each in (before, under)]
+    return {
+        "sysctls changed": len(changed_sysctls(before[SYSCTLS], under[SYSCTLS])),
+        "links made": len(interfaces[1] - interfaces[0]),
+        "qdiscs made": lines("qdisc", QDISCS),
+        "classes made": lines("class", CLASSES),
+        "lines of iptables, ipset and nft": lines("", *netfilter),
+        "programs, maps and links of BPF held": lines("", BPF),
+        "processes started": lines("", PROCESSES),
+        "files made": lines("", FILES),
+    }
+
+
+KINDS = tuple(made(*[dict.fromkeys((SYSCTLS, LINKS, QDISCS, CLASSES, BPF, PROCESSES, FILES), "")] * 2))
+
+
+def _made(kind: str) -> Column[str, Measurement]:
+    return Column(f"by the start: {kind}", lambda row: [each.made[kind] for each in row.measured], least=1, digits=0)
+
+
+def _changed(when: str) -> Column[str, Measurement]:
+    return Column(when, lambda row: [len(each.changed[when]) for each in row.measured], most=0, digits=0)
+
+
+def _share(name: str, least: float | None, most: float | None, unit: str) -> Column[str, Measurement]:
+    return Column(
+        name, lambda row: [each.shares[name] for each in row.measured], least=least, most=most, unit=unit, digits=3
+    )
+
+
+SCENARIO = Scenario(
+    settings=Settings,
+    # Whichever adapter downloads use, uploads are shaped by nftables on ingress and an IFB device.
+    needs=(
+        "root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "wget", "mptcpize", "nftables", "nft-ingress",
+        "ifb", "bpf-pacing",
+    ),
+    cells=lambda chosen: chosen.netfilter,
+    runs=lambda chosen, cell, variant: 1,
+    attempts=lambda cell: 1,
+    lacking=lacking,
+    bed=lambda chosen, cells, seed: Testbed(TWO_PATHS),
+    measure=measure,
+    tables=[
+        Table(
+            "Recovery",
+            [
+                Column("capped subflows before the kill", "capped_at_kill", least=1, digits=0),
+                *map(_made, KINDS),
+                *map(_changed, COMPARED),
+                Column("kill -9 to the sysctls as before the start", "sysctls_back", unit=" s", most=KEEPER),
+                Column("restart to the same caps on the same subflows", "same_caps", unit=" s", most=RESTART),
+                *(_share(name, *bounds) for name, bounds in SHARES.items()),
+                Column("capped subflows at SIGTERM", "capped_at_stop", least=1, digits=0),
+                Column("capped subflows at the kill -9 before cleanup", "capped_at_cleanup", least=1, digits=0),
+                Column("exit code after SIGTERM", "exit_code", least=0, most=0, digits=0),
+            ],
+            beside=True,
+        )
+    ],
+)  # fmt: skip

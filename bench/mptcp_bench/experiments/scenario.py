@@ -26,10 +26,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from rich.console import Console
 
 from mptcp_lab.agent import processors
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.features import need
 
 from .aims import Aim, aims_table
-from .attempts import Attempts
+from .attempts import ATTEMPTS, Attempts
 from .columns import Results, Row, Run, Table, Turn
 from .findings import Findings, Picture
 from .parameters import meanings, settings
@@ -78,6 +79,8 @@ class Scenario(Generic[S, C, B, M]):
     """Cells for which this is equal share a bed, which it names."""
     drawn: bool = False
     """Whether the order within each round is drawn from the seed."""
+    attempts: Callable[[C], int] = lambda cell: ATTEMPTS
+    """How often a run is tried at most: once if its bed serves one run."""
     ready: Callable[[S], None] = lambda chosen: None
     """Raises an error if this host cannot run the settings, beyond *needs*."""
     lacking: Callable[[C], str | None] = lambda cell: None
@@ -128,6 +131,8 @@ class Scenario(Generic[S, C, B, M]):
         for line in notes:
             console.print(line, style="yellow", highlight=False)
         turns = [turn for turn in planned if turn.cell not in left_out]
+        if not turns:
+            raise TestbedError(f"there is nothing to measure; {'; '.join(notes)}")
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []
         beds: dict[Hashable, list[Turn[C]]] = {}
@@ -142,7 +147,7 @@ class Scenario(Generic[S, C, B, M]):
                     done += 1
                     console.print(f"{done} of {len(turns)}: {turn}", style="dim", highlight=False)
                     once = partial(self._once, bed, turn)
-                    runs += attempts.of(once, str(turn), check=bed.check_emulation) or []
+                    runs += attempts.of(once, str(turn), self.attempts(turn.cell), check=bed.check_emulation) or []
         usage = processors.usage(before, processors.read())
         # Tables have the cells in their own order, even if that of the runs was drawn.
         listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An hour, or another chosen time, of tunnels that come and go under a cap: nothing grows, no subflow is missed.
 
-The crowd of the experiment ``scale`` holds tunnels with two subflows and replaces some of them every second. The
+The crowd of the experiment ``load`` holds tunnels with two subflows and replaces some of them every second. The
 subflows that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's
-entries. Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time.
+entries. Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. If the
+throttler is dead, its values are NaN, and miss their aims.
 """
 
 from __future__ import annotations
@@ -12,147 +13,229 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
-
-from rich.console import Console
 
 from mptcp_common.units import parse_rate
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
-from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.services import Throttler, start_throttler
-from mptcp_lab.testbed.system_state import State, differences
-from mptcp_lab.testbed.topologies import ETHERNET_RATE, SECOND_CLIENT_NETWORKS, WIFI_RATE
+from mptcp_lab.testbed.system_state import differences
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
-from .aims import aims_table
-from .findings import Findings
-from .options import count, positive
-from .scale_crowd import TRICKLE, Crowd, two_subflows, with_crowd
-from .scale_policy import FULL, settings_file
-from .soak_judging import CAP, CHECKED, EXAMPLES, ProcessSize, Reading, Soak, judge, misplaced
+from ..statistics import median
+from .columns import Bound, Column, Row, Statistic, Table, Turn, of_cell
+from .load_crowd import (
+    ADDRESSES,
+    CAP,
+    FULL,
+    TRICKLE,
+    Crowd,
+    memory_mb,
+    settings_file,
+    shown,
+    two_subflows,
+    with_crowd,
+)
+from .parameters import number, parameter, whole
+from .scenario import Scenario
 
 SAMPLES = 120
 LEAST_INTERVAL = 5.0
 """Least seconds between two samples."""
 SHORTEST = 3 * LEAST_INTERVAL / 60
 """Minutes that the experiment takes at least. Fewer than three samples cannot show growth."""
-OPTIONS = {
-    "minutes": f"that it takes, more than {SHORTEST:g}, default 60",
-    "n": "tunnels held, default 1000",
-    "churn": "tunnels replaced a second, default 50",
-    "trickle": f"bytes a second that each receives, default {TRICKLE}; 0: none",
-    "squid": "0: connections end at a listener in Squid's place, with no origin behind it and no trickle; default 1",
-}
 SETTLED = 1.0
 """If a connection has existed for these seconds, the throttler must know it and have set its entries."""
 CLOSING = 10
 """Seconds that a closed tunnel needs to end everywhere."""
 STOPPED = 60.0
 """Seconds after SIGTERM at which the throttler is killed if it still runs."""
-CAPPED = f"10.77.{SECOND_CLIENT_NETWORKS[0]}."
+CAPPED = ADDRESSES[0]
 """Prefix of the addresses on the capped path."""
-CROWD = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
+GROWTH, PROXY_GROWTH = 0.05, 0.1
+"""Most growth, as a share, from the second third of the time to the last; the first third is warm-up. Squid may grow
+more, because its memory pools are not ours."""
+CHECKED = 500
+"""Number of connections that are drawn at each sample. Their caps are compared with the kernel's entries."""
+EXAMPLES = 3
+"""Number of wrong connections of each sample that the result names."""
+KEPT = 0.95
+"""Least mean rate of the cap's class over all samples, as a share of the cap. While the cap repays an overshoot, its
+class has half of the rate. With little to repay, this is short and rare."""
+STANDING = 0.95
+"""Least number of tunnels in any sample, as a share of the wanted number."""
+REPLACED = 0.9
+"""Least number of replaced tunnels, as a share of the wanted number. Without replacements, no growth proves nothing."""
+SIZES = {
+    "throttler's resident memory": GROWTH,
+    "throttler's descriptors": GROWTH,
+    "throttler's BPF maps": GROWTH,
+    "set entries": GROWTH,
+    "classes": GROWTH,
+    "connections in status": GROWTH,
+    "proxy's resident memory": PROXY_GROWTH,
+    "proxy's descriptors": PROXY_GROWTH,
+}
+"""What must not grow, each with its most growth."""
 _ENTRY = re.compile(r"^add \S+ ([\d.]+),tcp:(\d+),\S+ .*skbprio (\S+)", re.MULTILINE)
 _CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+[KMG]?bit)\b", re.MULTILINE)
 _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
+_TOKEN = re.compile(r"/([0-9a-f]+)\(id:")
 
 
-def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-    """Hold tunnels for the time in *options*. *seed* draws the connections whose caps are checked."""
-    seconds = 60 * positive(options, "minutes", 1 if quick else 60, above=SHORTEST)
-    tunnels = count(options, "n", 50 if quick else 1000)
-    churn = count(options, "churn", 5 if quick else 50, least=0)
-    trickle = count(options, "trickle", TRICKLE, least=0)
-    squid = count(options, "squid", 1, least=0)
-    need("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc")
+@dataclass(frozen=True, slots=True)
+class Settings:
+    minutes: float = parameter(f"that it takes, more than {SHORTEST:g}", "60", number(SHORTEST), quick="1")
+    n: int = parameter("tunnels held", "1000", whole(), quick="50")
+    churn: int = parameter("tunnels replaced a second", "50", whole(0), quick="5")
+    trickle: int = parameter("bytes a second that each receives, 0: none", str(TRICKLE), whole(0))
+    squid: int = parameter(
+        "0: connections end at a listener in Squid's place, with no origin behind it and no trickle", "1", whole(0, 1)
+    )
+
+    def __str__(self) -> str:
+        return f"{self.n:,} tunnels for {self.minutes:g} minutes"
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two samples."""
+        return max(60 * self.minutes / SAMPLES, LEAST_INTERVAL)
+
+    @property
+    def samples(self) -> int:
+        return int(60 * self.minutes / self.interval)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read at one moment."""
+
+    time: float
+    """Seconds since churn began."""
+    standing: int
+    """Number of established tunnels."""
+    opened: int
+    """Number of tunnels opened since the start."""
+    missed: int
+    """Number of connections that had two subflows in the kernel before and after ``status``, which lacks them."""
+    invented: int
+    """Number of connections that ``status`` shows, but the kernel had neither before nor after."""
+    checked: int
+    """Number of connections whose entries were compared."""
+    wrong: int
+    """Number of those with a subflow in the wrong class, or in none; :attr:`examples` are the first of them."""
+    examples: tuple[str, ...]
+    ceil: float
+    """Rate of the cap's class in bits/s; NaN if it does not exist."""
+    sizes: Mapping[str, float]
+    """The values of ``SIZES``; NaN for a process that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """What was measured over the whole time."""
+
+    readings: tuple[Reading, ...]
+    ended: int
+    """Number of tunnels that the proxy ended; it should end none."""
+    cores: float
+    """Processor cores that the throttler used."""
+    left: tuple[str, ...]
+    """Dumps that differ between before the start and after SIGTERM, and an exit code other than 0."""
+
+
+def growth(values: Sequence[float]) -> float:
+    """Return the growth of the median from the second third of *values* to the last, as a share; NaN without values."""
+    third = len(values) // 3
+    if not third or not all(map(math.isfinite, values[third:])):
+        return math.nan
+    before, after = median(values[third : 2 * third]), median(values[2 * third :])
+    # Divide by at least 1, because a median can be 0.
+    return (after - before) / max(before, 1.0)
+
+
+@contextmanager
+def bed(chosen: Settings, cells: Sequence[Settings], seed: int) -> Iterator[Testbed]:
     with Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))) as testbed:
-        rate = max(300, 3 * churn)
-        crowd = (
-            Crowd.built(testbed, tunnels + CLOSING * churn, rate=rate, trickle=trickle)
-            if squid
-            else Crowd.without_squid(testbed, rate)
-        )
-        before = crowd.state()
-        policy = testbed["proxy"].write("policy.yaml", FULL.text())
-        throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
-        interval = max(seconds / SAMPLES, LEAST_INTERVAL)
-        took = crowd.hold(tunnels)
-        console.print(f"{tunnels:,} tunnels stand after {took:.1f} s", style="dim", highlight=False)
-        ended, used, begin = crowd.client.read().ended, tree_seconds(throttler.process.pid), time.monotonic()
-        crowd.churn(churn)
-        samples = tuple(_samples(testbed, crowd, throttler, seconds, interval, Random(seed), console))
-        cores = (tree_seconds(throttler.process.pid) - used) / (time.monotonic() - begin)
-        crowd.churn(0)
-        ended = crowd.client.read().ended - ended
-        soak = Soak(
-            seconds, interval, tunnels, churn, samples, ended, cores, _stopped(testbed, crowd, throttler, before)
-        )
-    aims = judge(soak)
-    return Findings((aims_table("Soak", aims),), asdict(soak), aims=tuple(aims))
+        yield testbed
 
 
-def _samples(
-    testbed: Testbed,
-    crowd: Crowd,
-    throttler: Throttler,
-    seconds: float,
-    interval: float,
-    draw: Random,
-    console: Console,
-) -> Iterator[Reading]:
+def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
+    cell, rate = turn.cell, max(300, 3 * turn.cell.churn)
+    if cell.squid:
+        crowd = Crowd.built(testbed, cell.n + CLOSING * cell.churn, rate=rate, trickle=cell.trickle)
+    else:
+        crowd = Crowd.without_squid(testbed, rate)
+    before = crowd.state()
+    policy = testbed["proxy"].write("policy.yaml", FULL.text())
+    throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
+    pid = throttler.process.pid
+    crowd.hold(cell.n)
+    ended, used, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
+    crowd.churn(cell.churn)
+    readings = tuple(_readings(crowd, throttler, cell, Random(turn.number)))
+    cores = (tree_seconds(pid) - used) / (time.monotonic() - begin)
+    crowd.churn(0)
+    ended = crowd.client.read().ended - ended
+    code = throttler.process.stop(STOPPED)
+    left = differences(before, crowd.state())
+    return Soak(readings, ended, cores, tuple(left if code == 0 else [*left, f"exit code {code}"]))
+
+
+def _readings(crowd: Crowd, throttler: Throttler, cell: Settings, draw: Random) -> Iterator[Reading]:
+    """Yield a reading at each interval; none while the throttler does not answer."""
     begin = time.monotonic()
-    due = interval
-    while due <= seconds:
-        time.sleep(max(0.0, begin + due - time.monotonic()))
-        try:
-            yield _sample(testbed, crowd, throttler, time.monotonic() - begin, draw)
-        except (TestbedError, ValueError) as error:
-            console.print(f"{due:.0f} s: {error}", style="dim", highlight=False)
-            if not throttler.process.running:
-                return
-        due += interval
+    for number_ in range(1, cell.samples + 1):
+        time.sleep(max(0.0, begin + number_ * cell.interval - time.monotonic()))
+        with suppress(TestbedError, ValueError):
+            yield _reading(crowd, throttler, time.monotonic() - begin, draw)
+        if not throttler.process.running:
+            return
 
 
-def _sample(testbed: Testbed, crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Reading:
-    """Take a sample. Raises TestbedError or ValueError if the throttler does not answer."""
-    proxy = testbed["proxy"]
+def _reading(crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Reading:
+    """Take a reading. Raises TestbedError or ValueError if the throttler does not answer."""
+    proxy, pid = crowd.testbed["proxy"], throttler.process.pid
     before = two_subflows(crowd.listed())
     time.sleep(SETTLED)
     status = throttler.status()
     saved = proxy.run(["ipset", "save"], timeout=60).stdout
     listed = crowd.listed()
-    after, somewhere = two_subflows(listed), before | set(re.findall(r"/([0-9a-f]+)\(id:", listed))
+    after, somewhere = two_subflows(listed), before | set(_TOKEN.findall(listed))
     classes = proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     cap = ceilings(classes)
     subflows = shown(status)
     entries = {f"{address}:{port}": classid for address, port, classid in _ENTRY.findall(saved)}
     there = before & after & subflows.keys()
     checked = set(draw.sample(sorted(there), min(CHECKED, len(there))))
-    counters = crowd.client.read()
-    squid = crowd.proxy.process.pid
-    wrong = misplaced(checked, subflows, entries, "capped", next(iter(cap), ""))
+    wrong = misplaced(checked, subflows, entries, next(iter(cap), ""))
+    counters, squid = crowd.client.read(), crowd.proxy.process.pid
     return Reading(
         time=now,
         standing=counters.standing,
         opened=counters.opened,
-        daemon=process(throttler.process.pid),
-        proxy=process(squid, *descendants(squid)),
-        bpf=bpf_bytes(throttler.process.pid),
-        entries=len(entries),
-        classes=len(classes.splitlines()),
-        shown=len(status["connections"]),
         missed=len((before & after) - subflows.keys()),
         invented=len(subflows.keys() - somewhere),
         checked=len(checked),
         wrong=len(wrong),
         examples=tuple(wrong[:EXAMPLES]),
         ceil=next(iter(cap.values()), math.nan),
+        sizes={
+            "throttler's resident memory": memory_mb(pid),
+            "throttler's descriptors": descriptors(pid),
+            "throttler's BPF maps": bpf_bytes(pid),
+            "set entries": len(entries),
+            "classes": len(classes.splitlines()),
+            "connections in status": len(status["connections"]),
+            "proxy's resident memory": memory_mb(squid),
+            "proxy's descriptors": descriptors(squid),
+        },
     )
 
 
@@ -165,32 +248,33 @@ def ceilings(classes: str) -> dict[str, float]:
     return {name: ceil for name, ceil in found.items() if 0.1 * CAP <= ceil <= CAP}
 
 
-def shown(status: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return, by token, the crowd's connections with two subflows: remote ends, each ``capped`` or ``other``."""
-    found = {}
-    for connection in status["connections"]:
-        remotes = [each["remote"] for each in connection["subflows"]]
-        if len(remotes) >= 2 and remotes[0].startswith(CROWD):
-            # The key is the token as ss(8) prints it.
-            found[f"{int(connection['token'], 16):04x}"] = [
-                (remote, "capped" if remote.startswith(CAPPED) else "other") for remote in remotes
-            ]
+def misplaced(
+    checked: Set[str], subflows: Mapping[str, Sequence[str]], entries: Mapping[str, str], cap: str
+) -> list[str]:
+    """Return a line for each *checked* connection with a subflow whose class contradicts the policy.
+
+    *subflows* has, by token, each subflow's remote end. *entries* has the class of each remote end. *cap* is the
+    class of the cap, empty if it has none.
+    """
+    found = []
+    for token in sorted(checked):
+        remotes = subflows.get(token, ())
+        if not remotes or any((entries.get(end) == cap) is not end.startswith(CAPPED) for end in remotes):
+            words = [f"{end}, {entries.get(end, 'no entry')}" for end in remotes]
+            found.append(f"{token} (class of the cap: {cap or 'none'}): {'; '.join(words) or 'no subflows'}")
     return found
 
 
-def process(*pids: int) -> ProcessSize:
-    """Return the sum over the processes *pids* that still run; NaN if the first one has ended."""
-    resident = descriptors = 0
-    for number, pid in enumerate(pids):
-        try:
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            descriptors += len(os.listdir(f"/proc/{pid}/fd"))
-        except OSError:
-            if number == 0:
-                return ProcessSize()
-            continue
-        resident += pages * os.sysconf("SC_PAGESIZE")
-    return ProcessSize(resident / 1e6, descriptors)
+def descriptors(pid: int) -> float:
+    """Return the number of open files of process *pid* and its descendants; NaN if it has ended."""
+    try:
+        total = len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return math.nan
+    for each in descendants(pid):
+        with suppress(OSError):
+            total += len(os.listdir(f"/proc/{each}/fd"))
+    return total
 
 
 def bpf_bytes(pid: int) -> float:
@@ -200,15 +284,76 @@ def bpf_bytes(pid: int) -> float:
         found = os.listdir(f"/proc/{pid}/fdinfo")
     except OSError:
         return math.nan
-    for number in found:
+    for number_ in found:
         # The process may have closed the descriptor meanwhile.
         with suppress(OSError):
-            total += sum(map(int, _MEMLOCK.findall(Path(f"/proc/{pid}/fdinfo/{number}").read_text())))
+            total += sum(map(int, _MEMLOCK.findall(Path(f"/proc/{pid}/fdinfo/{number_}").read_text())))
     return total
 
 
-def _stopped(testbed: Testbed, crowd: Crowd, throttler: Throttler, before: State) -> tuple[str, ...]:
-    """End the throttler. Return what it has left behind."""
-    code = throttler.process.stop(STOPPED)
-    found = tuple(differences(before, crowd.state()))
-    return found if code == 0 else (*found, f"exit code {code}")
+def _sizes(row: Row[Settings, Soak], name: str) -> list[float]:
+    return [reading.sizes[name] for soak in row.measured for reading in soak.readings]
+
+
+def _replaced(row: Row[Settings, Soak]) -> list[float]:
+    """Return the number of tunnels replaced per second between the first sample and the last."""
+    return [
+        (soak.readings[-1].opened - soak.readings[0].opened) / (soak.readings[-1].time - soak.readings[0].time)
+        for soak in row.measured
+        if soak.readings[1:]
+    ]
+
+
+def _of_samples(
+    heading: str, name: str, by: Statistic, least: Bound = None, most: Bound = None, **more: Any
+) -> Column[Settings, Soak]:
+    """Return a column of the attribute *name* of all samples."""
+
+    def values(row: Row[Settings, Soak]) -> list[float]:
+        return [getattr(reading, name) for soak in row.measured for reading in soak.readings]
+
+    return Column(heading, values, by, least=least, most=most, **{"digits": 0, **more})
+
+
+def _growth(name: str, most: float) -> Column[Settings, Soak]:
+    return Column(f"growth of {name}", lambda row: [growth(_sizes(row, name))], most=most, digits=3)
+
+
+# Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
+COLUMNS: Sequence[Column[Settings, Soak]] = (
+    Column(
+        "samples", lambda row: [len(soak.readings) for soak in row.measured], digits=0,
+        least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))),
+    ),
+    _of_samples(
+        "tunnels, in the sample with the fewest", "standing", "least", of_cell(lambda cell: STANDING * cell.n)
+    ),
+    Column("tunnels replaced, /s", _replaced, least=of_cell(lambda cell: REPLACED * cell.churn)),
+    Column("tunnels that the proxy ended", "ended", most=0, digits=0),
+    _of_samples("subflows: connections missed, most in a sample", "missed", "most", most=0),
+    _of_samples("subflows: connections invented, most in a sample", "invented", "most", most=0),
+    _of_samples(
+        "caps: connections compared, fewest in a sample", "checked", "least",
+        of_cell(lambda cell: max(1, min(CHECKED, cell.n // 2))),
+    ),
+    _of_samples("caps: wrong, most in a sample", "wrong", "most", most=0),
+    _of_samples("caps: rate of the class / the cap's, mean", "ceil", "mean", KEPT, 1.0, scale=1 / CAP, digits=3),
+    *(_growth(name, most) for name, most in SIZES.items()),
+    Column(
+        "throttler's resident memory at the end", lambda row: _sizes(row, "throttler's resident memory")[-1:],
+        unit=" MB", digits=1,
+    ),
+    Column("throttler's processor share", "cores", unit=" cores", digits=3),
+    Column("SIGTERM: dumps that differ", lambda row: [len(soak.left) for soak in row.measured], most=0, digits=0),
+)  # fmt: skip
+SCENARIO = Scenario(
+    settings=Settings,
+    needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc"),
+    cells=lambda chosen: [chosen],
+    runs=lambda chosen, cell, variant: 1,
+    attempts=lambda cell: 1,
+    bed=bed,
+    measure=measure,
+    name=lambda row: "",
+    tables=[Table("Soak", COLUMNS, beside=True)],
+)

@@ -33,9 +33,9 @@ from mptcp_lab.testbed.services import (
 
 from .attempts import Attempts
 from .findings import Findings
+from .load_crowd import Crowd
 from .options import choice, count
 from .packet_counters import PacketCounters
-from .scale_crowd import Crowd
 from .setup import FILE_SIZE
 from .starvation_judging import UNDER_POLICY, Measured, aims, judge, mean_outcomes, recovered, together
 from .starvation_layouts import LAYOUTS, OTHERS, Layout

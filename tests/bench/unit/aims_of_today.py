@@ -66,17 +66,12 @@ LEFT_OUT: dict[str, set[str]] = {
 """For each kept result: the forms that its options leave out."""
 COUNTS = {"runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on", "runs, guard off"}
 """Forms whose bound is the requested number of runs."""
+OF_THE_ENGINE = {"runs", "attempts repeated for another reason than the emulated paths"}
+"""Forms that an older result lacks if its experiment had one run, and failed with the first attempt that failed."""
 COMPUTED: dict[str, set[str]] = {
-    "console": {"loop lag, longest", "loop lag, longest around each, median", "how often above # s"},
-    "control-plane": {"opened per second"},
-    "emulation": {
-        "loss", "lost in a row",
-        *(f"RTT {when}, {which}" for when in ("idle", "with # % load") for which in ("median", "p#")),
-    },
     "guard": {"runs, guard cap lifted by hand"},
     "onset": {"RTT", "in force after", "stalled"},
     "overshoot": {"bytes beyond # × cap × time"},
-    "scale": {"reaction of a join, p#", "reaction while status is asked, p#"},
     "soak": {"tunnels, in the sample with the fewest", "tunnels replaced, /s"},
     "steering": {"Mbit/s"},
 }  # fmt: skip
@@ -113,7 +108,11 @@ def differences(name: str, kept: ExperimentResult) -> list[str]:
     return sorted(
         [
             *(f"no judge makes {each.words!r} today" for each in there.keys() - today.keys()),
-            *(f"{each.words!r} is missing" for each in sound.keys() - there.keys() if each.words not in not_asked),
+            *(
+                f"{each.words!r} is missing"
+                for each in sound.keys() - there.keys()
+                if each.words not in not_asked | OF_THE_ENGINE
+            ),
             *(
                 f"{each.words!r} has other bounds"
                 for each in there.keys() & today.keys()

@@ -5,29 +5,24 @@ from __future__ import annotations
 
 from mutants import Judge, with_attempts
 from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
-from mutants_of_console import CONSOLE
 from mutants_of_crowds import CROWDS
 from mutants_of_home import HOME
+from mutants_of_load import LOAD
 from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
 from mutants_of_overshoot import OVERSHOOT
 from mutants_of_relay import RELAY
-from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
-from mutants_of_scale_and_emulation import EMULATION, SCALE
-from mutants_of_soak import SOAK
+from mutants_of_runs import GOODPUT, RECOVERY, SOAK
 from mutants_of_steering import STEERING
 from mutants_of_tunnel import TUNNEL
 from mutants_of_vpn import VPN
 
 JUDGES: dict[str, Judge] = {
-    "console": CONSOLE,
-    "control-plane": CONTROL_PLANE,
     "crowds": with_attempts(CROWDS),
-    "datapath": DATAPATH,
-    "emulation": EMULATION,
-    "goodput": GOODPUT,
+    "goodput": with_attempts(GOODPUT),
     "guard": with_attempts(GUARD),
     "home": HOME,
+    "load": with_attempts(LOAD),
     "middleboxes": with_attempts(MIDDLEBOXES),
     "mimbox-delay": with_attempts(MIMBOX_DELAY),
     "mimbox-goodput": with_attempts(MIMBOX_GOODPUT),
@@ -36,11 +31,9 @@ JUDGES: dict[str, Judge] = {
     "onset": with_attempts(ONSET_JUDGE),
     "overshoot": with_attempts(OVERSHOOT),
     "pages": with_attempts(PAGES),
-    "reaction": REACTION,
-    "recovery": RECOVERY,
+    "recovery": with_attempts(RECOVERY),
     "relay": with_attempts(RELAY),
-    "scale": with_attempts(SCALE),
-    "soak": SOAK,
+    "soak": with_attempts(SOAK),
     "starvation": with_attempts(STARVATION),
     "steering": with_attempts(STEERING),
     "tunnel": with_attempts(TUNNEL),

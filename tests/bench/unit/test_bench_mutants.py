@@ -18,7 +18,7 @@ from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.scenario import Scenario
 
 IN_THE_GATE = pytest.mark.nightly(
-    besides=("[console", "[goodput", "[guard", "[mimbox-http", "[relay", "[scale", "[soak", "[vpn-fig4", "[vpn-fig10"),
+    besides=("[goodput", "[guard", "[mimbox-http", "[relay", "[load", "[soak", "[vpn-fig4", "[vpn-fig10"),
 )
 """One experiment of each family."""
 

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from mptcp_bench.experiments.load_joins import probed
 from mptcp_bench.experiments.pages_bed import Bed
 from mptcp_bench.experiments.pages_cells import cells
-from mptcp_bench.experiments.reaction import probed
 from mptcp_bench.wire.capture import captured
 from mptcp_lab.testbed import TestbedError
 

@@ -14,8 +14,10 @@ from kept_of_the_paper import claims_today, samples
 from paper_mutants import PAPER, TODAY, World, experiment
 from rich.console import Console
 
+from mptcp_bench import earlier_rules
 from mptcp_bench.doc_tables import generated, read_kept
 from mptcp_bench.earlier_rules import EARLIER, earlier_rule
+from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.paper.parameters import Parameters
 from mptcp_bench.paper.results import statistic_of
 from mptcp_bench.paper.scenarios import NAMES
@@ -25,7 +27,8 @@ from mptcp_bench.statistics import mean_interval
 
 KEPT = read_kept()
 PAPERS = sorted(name for name, kept in KEPT.items() if kept.experiment in NAMES)
-OURS = sorted(KEPT.keys() - set(PAPERS))
+REPLACED = {name for name, kept in KEPT.items() if kept.experiment in earlier_rules.REPLACED}
+OURS = sorted(KEPT.keys() - set(PAPERS) - REPLACED)
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -52,7 +55,7 @@ def test_samples_have_the_mean_and_the_interval_of_their_cell(values: list[float
     assert found.half == (None if whole.half is None else pytest.approx(whole.half, rel=0.5, abs=digits))
 
 
-@pytest.mark.nightly(besides=("[control-plane", "[goodput", "[guard]", "[soak"))
+@pytest.mark.nightly(besides=("[goodput", "[guard]", "[soak"))
 @pytest.mark.parametrize("name", OURS)
 def test_aims_that_are_not_those_of_today_are_said_to_be_so(name: str) -> None:
     """If this fails, run the experiment again, or name the missing aims in ``earlier_rules``."""
@@ -61,6 +64,10 @@ def test_aims_that_are_not_those_of_today_are_said_to_be_so(name: str) -> None:
         assert found == []
     else:
         assert found, f"{name} is judged as today: it needs no entry in earlier_rules"
+
+
+def test_a_kept_result_names_what_measures_today_when_its_experiment_is_gone() -> None:
+    assert {kept.experiment for kept in KEPT.values()} - {*NAMES, *EXPERIMENTS} == set(earlier_rules.REPLACED)
 
 
 def test_an_earlier_rule_is_that_of_a_result_that_is_kept() -> None:

@@ -172,6 +172,15 @@ def test_a_run_over_late_paths_is_repeated_and_no_other_is(fails: bool) -> None:
     assert len(findings.data["runs"]) == 4
 
 
+def test_a_run_is_not_repeated_when_its_bed_serves_one_run() -> None:
+    def measure(bed: Bed, turn: Turn[int]) -> Measured:
+        raise TestbedError("refused")
+
+    findings = run(replace(scenario(measure), attempts=lambda cell: 1), links="10", runs="1")
+    assert findings.notes == ()
+    assert findings.failures == ("10, none: refused", "10, ours: refused")
+
+
 def test_a_run_that_always_fails_misses_the_aim_that_all_runs_are_made() -> None:
     def measure(bed: Bed, turn: Turn[int]) -> Measured:
         if turn.variant == "ours":
@@ -236,6 +245,11 @@ def test_what_this_host_lacks_is_left_out_and_said() -> None:
     findings = run(made)
     assert findings.notes == ("left out: 20: the link is too fast for this host",)
     assert {each["cell"] for each in findings.data["runs"]} == {"10"}
+
+
+def test_an_experiment_fails_when_this_host_lacks_all_of_it() -> None:
+    with pytest.raises(TestbedError, match=r"nothing to measure; left out: 10: no link"):
+        run(replace(scenario(), lacking=lambda cell: "no link"), links="10")
 
 
 def test_options_have_their_usual_values_and_those_of_a_quick_run() -> None:

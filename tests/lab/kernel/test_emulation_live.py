@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for emulated paths in the kernel: each emulator does what was asked, and never fails silently.
 
-``mptcp-bench run emulation`` judges the figures; the bounds here are loose enough for a busy machine.
+The bounds are loose enough for a busy machine. docs/emulation.md has exact figures.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -118,6 +120,42 @@ def test_loss_is_of_the_direction_that_was_asked(emulated: Emulated) -> None:
     path_ends = ends(emulated(EmulatedPath("p", down=Direction(delay=1_000, loss=UniformLoss(1.0)))))["p"]
     assert len(path_ends.arrivals("up", 500)) == 500
     assert path_ends.arrivals("down", 500) == []
+
+
+@pytest.mark.nightly
+def test_round_trips_rate_and_losses_are_as_configured(emulated: Emulated) -> None:
+    """Packets that leave the path are judged, not the emulator's own counters. Wait while the machine is busy."""
+    rate, bursts = 100 * MBIT, GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
+    even = Direction(rate, delay=8_000)
+    testbed = emulated(EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts), Direction()))
+    end = ends(testbed)["even"]
+    trips: list[float] = []
+
+    def exact() -> bool:
+        trips[:] = end.ping(100)
+        return median(trips) < 17
+
+    def filled() -> bool:
+        """Return whether both directions are full. Each of them is offered 3 % more than its rate."""
+        with end.loaded(1.03 * rate, seconds=10):
+            time.sleep(2)
+            began, before = time.monotonic(), (testbed["client"].counters(), testbed["core"].counters())
+            time.sleep(3)
+            after, passed = (testbed["client"].counters(), testbed["core"].counters()), time.monotonic() - began
+        devices = (end.device, end.far_device)
+        octets = [after[n][device].received - before[n][device].received for n, device in enumerate(devices)]
+        assert max(octets) * 8 / passed < 1.015 * rate
+        return min(octets) * 8 / passed > 0.97 * rate
+
+    wait_until(exact, "the median round trip is within 1 ms", timeout=PATIENCE)
+    assert min(trips) >= 16
+    with end.loaded(0.8 * rate, seconds=PATIENCE):
+        wait_until(exact, "the median round trip is within 1 ms under load", timeout=PATIENCE)
+    wait_until(filled, "both directions carry their rate", timeout=PATIENCE)
+    lost = lost_of(ends(testbed)["lossy"].arrivals("down", 40_000), 40_000)
+    assert len(lost) / 40_000 == pytest.approx(bursts.mean, rel=0.2)
+    begun = 1 + sum(number > before + 1 for before, number in pairwise(lost))
+    assert len(lost) / begun == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
 
 
 @pytest.mark.parametrize("direction", ["down", "up"])

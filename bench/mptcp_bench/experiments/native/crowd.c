@@ -25,26 +25,17 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "process.h"
 
-#ifndef IPPROTO_MPTCP
-#define IPPROTO_MPTCP 262
-#endif
-
-#define NANOSECONDS 1000000000LL
 #define SLOTS 100 /* of a second */
 #define TICK (NANOSECONDS / SLOTS)
 #define MAX_CONNECTIONS 65536
@@ -83,14 +74,6 @@ static uint32_t opening;
 static char piece[PIECE];
 static int events;
 static int answers; /* the listener */
-
-static int64_t now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * NANOSECONDS + time.tv_nsec;
-}
 
 static void watch(int socket, uint32_t number, uint32_t what, int operation)
 {
@@ -301,13 +284,8 @@ int main(int argc, char **argv)
 				" | listener COUNTERS PORT\n");
 		return 2;
 	}
-	/* The experiment may be killed. */
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	raise_limit();
+	events = begin_process();
 	counters = shared_file(argv[2], sizeof *counters);
-	events = epoll_create1(EPOLL_CLOEXEC);
-	if (events < 0)
-		fail("epoll_create1");
 	while (unused_count < MAX_CONNECTIONS) {
 		unused[unused_count] = MAX_CONNECTIONS - 1 - unused_count;
 		unused_count++;
@@ -323,8 +301,7 @@ int main(int argc, char **argv)
 		if (octets > PIECE)
 			octets = PIECE;
 	}
-	puts("ready");
-	fflush(stdout);
+	say_ready();
 	for (start = now();;) {
 		int64_t wait = start + (tick + 1) * TICK - now();
 		int count = epoll_wait(events, happened, EVENTS, wait > 0 ? (int)(wait / 1000000) + 1 : 0);

@@ -24,11 +24,9 @@
 #define _GNU_SOURCE
 
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,18 +34,11 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "process.h"
 
-#ifndef IPPROTO_MPTCP
-#define IPPROTO_MPTCP 262
-#endif
-
-#define NANOSECONDS 1000000000LL
 #define MAX_CONNECTIONS 4096
 #define MAX_OPENING 50 /* not yet answered for the first time: a listener's queue is short */
 #define HEAD 4096      /* bytes of an answer's head, at the most */
@@ -95,14 +86,6 @@ static long requests;
 static double rate;
 static int64_t began;
 static char piece[PIECE];
-
-static int64_t now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * NANOSECONDS + time.tv_nsec;
-}
 
 /* The first 2 * STEPS buckets are one nanosecond wide, and each STEPS after them twice as wide as those before. */
 static unsigned bucket(uint64_t taken)
@@ -364,9 +347,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: relay_load COUNTERS tcp|mptcp ADDRESS PORT CONNECTIONS REQUESTS RATE PREAMBLE REQUEST\n");
 		return 2;
 	}
-	/* The experiment may be killed. */
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	raise_limit();
+	events = begin_process();
 	counters = shared_file(argv[1], sizeof *counters);
 	protocol = strcmp(argv[2], "mptcp") == 0 ? IPPROTO_MPTCP : IPPROTO_TCP;
 	unopened = count = atoi(argv[5]);
@@ -374,11 +355,7 @@ int main(int argc, char **argv)
 	rate = atof(argv[7]);
 	preamble = argv[8];
 	request = argv[9];
-	events = epoll_create1(EPOLL_CLOEXEC);
-	if (events < 0)
-		fail("epoll_create1");
-	puts("ready");
-	fflush(stdout);
+	say_ready();
 	for (;;) {
 		struct timespec wait = {0};
 		int64_t until;

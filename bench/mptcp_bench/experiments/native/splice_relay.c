@@ -25,16 +25,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include "process.h"
-
-#ifndef IPPROTO_MPTCP
-#define IPPROTO_MPTCP 262
-#endif
 
 #define BACKLOG 1024
 #define EVENTS 256
@@ -230,28 +225,22 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: splice_relay PORT ADDRESS TARGET_PORT\n");
 		return 2;
 	}
-	/* The experiment may be killed. */
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	events = begin_process();
 	signal(SIGPIPE, SIG_IGN);
-	raise_limit();
-	events = epoll_create1(EPOLL_CLOEXEC);
-	if (events < 0)
-		fail("epoll_create1");
 	while (unused_count < MAX_PAIRS) {
 		unused[unused_count] = MAX_PAIRS - 1 - unused_count;
 		unused_count++;
 	}
 	listener = listen_on(atoi(argv[1]));
-	puts("ready");
-	fflush(stdout);
+	say_ready();
 	for (;;) {
-		int waiting = ready_count, now[MAX_PAIRS];
+		int waiting = ready_count, turn[MAX_PAIRS];
 		int count = epoll_wait(events, happened, EVENTS, waiting > 0 ? 0 : -1);
 
-		memcpy(now, ready, (size_t)waiting * sizeof *now);
+		memcpy(turn, ready, (size_t)waiting * sizeof *turn);
 		ready_count = 0;
 		for (int i = 0; i < waiting; i++)
-			pairs[now[i]].again = false;
+			pairs[turn[i]].again = false;
 		for (int i = 0; i < count; i++) {
 			if (happened[i].data.u32 == MAX_PAIRS)
 				accept_all(listener);
@@ -259,7 +248,7 @@ int main(int argc, char **argv)
 				happen((int)happened[i].data.u32);
 		}
 		for (int i = 0; i < waiting; i++)
-			if (!pairs[now[i]].again)
-				happen(now[i]);
+			if (!pairs[turn[i]].again)
+				happen(turn[i]);
 	}
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The client of the experiment ``reaction``: ``python -m … ADDRESS PORT COUNT JOINING``, in the client's namespace.
+"""The client of ``join_probe``: ``python -m … ADDRESS PORT COUNT JOINING``, in the client's namespace.
 
 It opens connections one after another, reads from each until shortly after it has a second subflow, and then aborts it.
 After an orderly end, the data left in the proxy's buffers would be sent beside the next connection. *JOINING* is the
@@ -28,16 +28,10 @@ _ABORT = struct.pack("ii", 1, 0)
 """A struct linger that makes close(2) abort the connection."""
 
 
-def read(connection: socket.socket, seconds: float) -> None:
+def read(connection: socket.socket, seconds: float, *, until_joined: bool = False) -> None:
+    """Read for *seconds*, or *until_joined* by a second subflow (linux/mptcp.h, struct mptcp_info)."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        connection.recv(65536)
-
-
-def read_until_joined(connection: socket.socket) -> None:
-    """Read until a second subflow exists, or for ``_JOIN_SECONDS`` (linux/mptcp.h, struct mptcp_info)."""
-    until = time.monotonic() + _JOIN_SECONDS
-    while connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)[0] == 0 and time.monotonic() < until:
+    while time.monotonic() < until and not (until_joined and connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)[0]):
         connection.recv(65536)
 
 
@@ -50,15 +44,6 @@ def port_at(now: float) -> int:
     return _FIRST_PORT + int(now * _PORTS_A_SECOND) % _PORTS
 
 
-def endpoint(*words: str) -> None:
-    subprocess.run(["ip", "mptcp", "endpoint", *words], check=True)
-
-
-def endpoint_later(*words: str) -> subprocess.Popen[bytes]:
-    """Start a shell that creates the endpoint later: starting it in mid-transfer would keep the client from reading."""
-    return subprocess.Popen(["sh", "-c", f"sleep {_LATE_SECONDS}; exec ip mptcp endpoint {' '.join(words)}"])
-
-
 def main(address: str, port: int, count: int, joining: str) -> None:
     for attempt in range(500):
         try:
@@ -68,22 +53,25 @@ def main(address: str, port: int, count: int, joining: str) -> None:
             if attempt == 499:
                 raise
             time.sleep(0.02)
-    joined = ("add", joining, "dev", "wlan0", "id", _ID, "subflow")
-    endpoint("flush")
-    endpoint(*joined)
+    endpoint = ["ip", "mptcp", "endpoint"]
+    add = [*endpoint, "add", joining, "dev", "wlan0", "id", _ID, "subflow"]
+    # The shell waits, because starting a program in mid-transfer would keep the client from reading.
+    add_later = ["sh", "-c", f"sleep {_LATE_SECONDS}; exec {' '.join(add)}"]
+    subprocess.run([*endpoint, "flush"], check=True)
+    subprocess.run(add, check=True)
     for number in range(count):
         late = number % LATE_EVERY == LATE_EVERY - 1
         if late:
-            endpoint("delete", "id", _ID)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as connection:
+            subprocess.run([*endpoint, "delete", "id", _ID], check=True)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
             connection.settimeout(5)
             connection.bind(("", port_at(time.monotonic())))
-            adding = endpoint_later(*joined) if late else None
+            adding = subprocess.Popen(add_later) if late else None
             connection.connect((address, port))
-            read_until_joined(connection)
+            read(connection, _JOIN_SECONDS, until_joined=True)
             read(connection, _READ_SECONDS)
             if adding is not None and adding.wait():
-                raise SystemExit(f"ip mptcp endpoint {' '.join(joined)}: exit code {adding.returncode}")
+                raise SystemExit(f"{' '.join(add)}: exit code {adding.returncode}")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
         time.sleep(_PAUSE_SECONDS)
 

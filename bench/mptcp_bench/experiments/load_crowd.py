@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The crowd of the experiment ``scale``: thousands of trickling tunnels with two subflows through the real proxy.
+"""A crowd of thousands of trickling tunnels with two subflows through the real proxy, and the policies that cap it.
 
 The crowd has its own namespace beside the client, with two own paths, so that changes of the client's endpoints
 (ip-mptcp(8)) do not affect it. The program ``native/crowd.c`` is both its client and its origin. Squid has two workers,
@@ -8,25 +8,36 @@ because each tunnel takes two descriptors, and a process that may not raise the 
 
 from __future__ import annotations
 
+import math
 import mmap
+import os
 import re
 import resource
 import struct
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from mptcp_lab.agent.processors import process_seconds, tree_seconds
+from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
 from mptcp_lab.testbed.model import Topology
-from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Proxy, start_proxy, throttler_mounts, wait_until
+from mptcp_lab.testbed.services import (
+    PROXY_PORT,
+    SQUID_CONFIG,
+    Proxy,
+    start_proxy,
+    throttler_mounts,
+    wait_until,
+    write_throttler_config,
+)
 from mptcp_lab.testbed.system_state import State, whole_state
-from mptcp_lab.testbed.topologies import with_second_client
+from mptcp_lab.testbed.topologies import SECOND_CLIENT_NETWORKS, with_second_client
 
+from .devices import POLICY_PATHS
 from .relay_load import built
 
 NODE = "crowd"
@@ -58,7 +69,6 @@ shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
 """Tokens in ss(8)'s line of a subflow: the client's token and id, the proxy's token and id."""
-_PACING_LIMIT = re.compile(r"\bpacing_rate \d+bps/\d+bps")
 
 
 def with_crowd(topology: Topology) -> Topology:
@@ -73,33 +83,8 @@ def with_crowd(topology: Topology) -> Topology:
     return replace(crowded, name=f"{topology.name}-crowd", nodes=nodes)
 
 
-def start_crowded_proxy(node: LiveNode, most: int) -> Proxy:
-    """Start the proxy with workers for *most* tunnels. Raises TestbedError if this host allows too few open files."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-    needed = max(most, 2 * most // WORKERS) + DESCRIPTORS_BESIDE
-    if allowed < needed:
-        raise TestbedError(f"{most} tunnels need {needed} descriptors a process, ulimit -Hn allows {hard}")
-    config = node.write(f"{node.name}-squid.conf", _SQUID.format(descriptors=allowed))
-    return start_proxy(node, config)
-
-
-class Sockets(NamedTuple):
-    """Counts of the proxy's sockets towards the crowd, by ss(8)."""
-
-    two_subflows: int
-    """Number of connections with at least two established subflows."""
-    limited: int
-    """Number of subflows with a limit of their pacing rate."""
-
-
-def sockets(text: str) -> Sockets:
-    """Return the counts in the output of ``ss -tinH`` for one side of the proxy."""
-    return Sockets(len(two_subflows(text)), len(_PACING_LIMIT.findall(text)))
-
-
 def two_subflows(text: str) -> set[str]:
-    """Return the tokens of the connections with at least two subflows in the output of ``ss -tinH``."""
+    """Return the tokens of the connections with at least two subflows in the output of ``ss -tinH`` at the proxy."""
     return {token for token, count in Counter(_TOKENS.findall(text)).items() if count >= 2}
 
 
@@ -152,12 +137,19 @@ class Crowd:
 
     @classmethod
     def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE, trickle: int = TRICKLE) -> Self:
-        """Start proxy and crowd for *most* tunnels: *rate* opened per second, *trickle* bytes/s in each."""
+        """Start proxy and crowd for *most* tunnels: *rate* opened per second, *trickle* bytes/s in each.
+
+        Raises TestbedError if this host allows too few open files.
+        """
         proxy, origin = testbed["proxy"], testbed["origin"]
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+        needed = max(most, 2 * most // WORKERS) + DESCRIPTORS_BESIDE
+        if allowed < needed:
+            raise TestbedError(f"{most} tunnels need {needed} descriptors a process, ulimit -Hn allows {hard}")
         program = built("crowd", proxy)
-        started = start_crowded_proxy(proxy, most)
-        arguments = [str(ORIGIN_PORT), str(trickle)]
-        sending = _Member(origin, program, "origin", arguments, testbed.scope)
+        started = start_proxy(proxy, proxy.write(f"{proxy.name}-squid.conf", _SQUID.format(descriptors=allowed)))
+        sending = _Member(origin, program, "origin", [str(ORIGIN_PORT), str(trickle)], testbed.scope)
         target = f"{origin.service_address()}:{ORIGIN_PORT}"
         arguments = [proxy.service_address(), str(PROXY_PORT), target, str(rate)]
         clients = _Member(testbed[node], program, "client", arguments, testbed.scope)
@@ -203,28 +195,95 @@ class Crowd:
         """From now on replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
         self.client.churn(rate)
 
-    def joined(self, count: int, within: float = 10.0) -> Sockets:
-        """Return the counts of sockets when *count* connections have both subflows, or after *within* seconds."""
+    def joined(self, count: int, within: float = 10.0) -> int:
+        """Return the number of connections with two subflows when they are *count*, or after *within* seconds."""
         deadline = time.monotonic() + within
         while True:
-            found = self.sockets()
-            if found.two_subflows >= count or time.monotonic() > deadline:
+            found = len(two_subflows(self.listed()))
+            if found >= count or time.monotonic() > deadline:
                 return found
             time.sleep(0.5)
-
-    def sockets(self) -> Sockets:
-        return sockets(self.listed())
 
     def listed(self) -> str:
         """Return ss(8)'s list of the established subflows to the proxy."""
         wanted = ["state", "established", "sport", "=", f":{PROXY_PORT}"]
         return self.testbed["proxy"].run(["ss", "-tinH", *wanted], timeout=60).stdout
 
-    def processor_seconds(self) -> dict[str, float]:
-        """Return the processor seconds that proxy, client and origin have used so far."""
-        squid = self.proxy.process.pid
-        return {
-            "proxy": tree_seconds(squid),
-            "client": process_seconds(self.client.process.pid),
-            "origin": process_seconds(self.origin.process.pid),
-        }
+
+def shown(status: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return, by token as ss(8) prints it, the remote ends of the crowd's connections with two subflows."""
+    found = {}
+    for connection in status.get("connections", ()):
+        remotes = [each["remote"] for each in connection["subflows"]]
+        if len(remotes) >= 2 and remotes[0].startswith(ADDRESSES):
+            found[f"{int(connection['token'], 16):04x}"] = remotes
+    return found
+
+
+def memory_mb(pid: int) -> float:
+    """Return the resident memory in MB (10^6) of process *pid* and its descendants; NaN if it has ended."""
+    pages = 0
+    for each in (pid, *descendants(pid)):
+        try:
+            pages += int(Path(f"/proc/{each}/statm").read_text().split()[1])
+        except OSError:
+            if each == pid:
+                return math.nan
+    return pages * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+PROBE_PORT = PROXY_PORT + 1
+"""Port for measuring the reaction to joins, because Squid listens on the other port."""
+CAP = 1_000_000_000
+"""A real cap of the crowd in bits/s that never limits: 10,000 trickling tunnels need less than half of it."""
+ADDRESSES = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
+"""Prefixes of the crowd's addresses on its first and its second path."""
+_PATHS = POLICY_PATHS + "".join(
+    f"  {path}: {{clients: [10.77.{network}.0/24]}}\n"
+    for path, network in zip(("first", "second"), SECOND_CLIENT_NETWORKS, strict=True)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The rules of a policy: which caps and budgets it has."""
+
+    crowd: bool = False
+    """Whether the crowd's first path is capped, all its subflows together."""
+    client: int | None = None
+    """Cap of the client's Ethernet in bits/s; None for no cap."""
+    landing: str = "at-once"
+    """How the client's cap begins. A soft cap's entry comes half a second later, which the reaction would include."""
+    budget: bool = False
+    """Whether the crowd has a volume budget, which is never used up."""
+
+    def text(self) -> str:
+        rules, options = [], ""
+        if self.client is not None:
+            if self.landing == "at-once":
+                options = "anticipate: false\n"  # otherwise the entry exists before the measured join
+            throttle = f"rate: {self.client} bit/s, landing: {self.landing}"
+            rules.append(f"{{name: client, paths: [ethernet], throttle: {{{throttle}}}}}")
+        if self.crowd:
+            rules.append(f"{{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}")
+        if self.budget:
+            # This rule counts the second path's bytes, whichever rule decides about the first path.
+            steps = "[{after: 100 TB, throttle: {rate: 1 Mbit/s}}]"
+            rules.append(f"{{name: volume, paths: [first, second], budget: {{period: month, steps: {steps}}}}}")
+        return _PATHS + options + "rules:" + ("".join(f"\n  - {rule}" for rule in rules) or " []") + "\n"
+
+
+UNCAPPED = Caps()
+CAPPED = Caps(crowd=True)
+FULL = Caps(crowd=True, client=5_000_000, budget=True)
+"""A policy with caps, the guard (on by default) and a budget."""
+
+
+def settings_file(testbed: Testbed, policy: Path) -> Path:
+    """Write the throttler's settings for *policy*, with a new ledger and the probe's port."""
+    settings = {
+        "listen_ports": [PROXY_PORT, PROBE_PORT],
+        "netfilter": "iptables",
+        "ledger": str(testbed.directory / "ledger.sqlite"),
+    }
+    return write_throttler_config(testbed["proxy"], policy, settings=settings)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How many new connections per second the throttler can follow, and at what share of a core.
+
+A crowd opens connections with two subflows at a fixed pace to a listener on the proxy's port, without Squid. Each
+connection closes half a second later. No event is lost if the tracker opened each connection and both subflows exactly
+once, if each capped subflow got its kernel entry and lost it again, and if no path-manager event and no segment was
+dropped. The client counts the connections; the kernel counts their joins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from mptcp_lab.agent.counters import added_to
+from mptcp_lab.agent.processors import process_seconds
+from mptcp_lab.testbed import UNSHAPED, Testbed, TestbedError
+from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
+
+from .columns import Column, Row, Table
+from .load_crowd import Crowd, with_crowd
+
+AIM_RATE = 500
+"""Connections per second that the throttler must keep up with. Higher rates are only shown."""
+PACE = 0.98
+"""Least share of the asked rate that the client must reach, and least share of its connections that get a join."""
+LIFETIME = 0.5
+"""Seconds from the opening of a connection to its end."""
+LINGERING = 11.0
+"""Seconds after which as many entries are removed as are added: an entry stays for ten after its subflow has ended."""
+FINISHED = 30.0
+"""Seconds within which the last entry must be gone."""
+PAUSE = 0.5
+"""Seconds between two queries whether the last entry is gone. Each query costs the daemon processor time."""
+# landing: at-once, because a soft cap gets its entry up to a second later, when some connections have already ended.
+POLICY = """\
+version: 1
+paths:
+  first: {subflow: initial}
+rules:
+  - {name: cap, paths: [first], throttle: {rate: 5 Mbit/s, landing: at-once}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What the throttler noticed of the connections that were opened."""
+
+    rate: float
+    """Connections that the client opened per second."""
+    joins: float
+    """Joins for each connection."""
+    opened_less_made: int
+    """Connections that the tracker opened, less those that the client made."""
+    activated_less_made: int
+    lost: int
+    """Connections without an entry, or whose entry stayed."""
+    events_lost: int
+    dropped: int
+    core: float
+    """Share of one core in per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateCell:
+    """*rate* new connections per second with one netfilter adapter, over *seconds*."""
+
+    adapter: str
+    rate: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.adapter}, {self.rate} connections/s"
+
+    @contextmanager
+    def bed(self, seed: int) -> Iterator[Testbed]:
+        with Testbed(with_crowd(UNSHAPED)) as testbed:
+            yield testbed
+
+    def measure(self, bed: Testbed, variant: str) -> Followed:
+        proxy = bed["proxy"]
+        policy = proxy.write("policy.yaml", POLICY)
+        settings = {"netfilter": self.adapter, "verify_interval": 3600, "log_level": "warning"}
+        throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
+        # The pace is that of closing. If another program delays the client, it opens the missing connections later.
+        crowd = Crowd.without_squid(bed, 2 * self.rate)
+        mib = proxy.mib()
+        crowd.hold(round(self.rate * LIFETIME))
+        crowd.churn(self.rate)
+        time.sleep(LINGERING)
+        pid, client = throttler.process.pid, crowd.client
+        begin, opened, used = time.monotonic(), client.read().opened, process_seconds(pid)
+        time.sleep(self.seconds)
+        took, opened, used = time.monotonic() - begin, client.read().opened - opened, process_seconds(pid) - used
+        crowd.churn(0)
+        crowd.hold(0)
+        connections = client.read().opened
+        joins = added_to(mib, proxy.mib()).get("MPTcpExtMPJoinAckRx", 0)
+
+        def finished() -> bool:
+            time.sleep(PAUSE)
+            return bool(throttler.status()["counters"]["reconciler"]["entries_deleted"] >= connections)
+
+        with suppress(TestbedError):
+            wait_until(finished, "the throttler removes the last entry", timeout=FINISHED)
+        counters = throttler.status()["counters"]
+        done, tracked, observed = counters["reconciler"], counters["tracker"], counters["observers"]
+        return Followed(
+            rate=opened / took,
+            joins=joins / connections if connections else 0.0,
+            opened_less_made=tracked["connections_opened"] - connections,
+            activated_less_made=tracked["subflows_activated"] - connections - joins,
+            lost=connections - min(done["entries_upserted"], done["entries_deleted"]),
+            events_lost=observed["kernel_events_lost"],
+            dropped=observed["segments_dropped"],
+            core=100 * used / took,
+        )
+
+
+def _column(
+    heading: str, of: str, *, least: float | None = None, most: float | None = None, digits: int = 0, unit: str = ""
+) -> Column[RateCell, Followed]:
+    """Return a column whose bounds apply up to ``AIM_RATE``."""
+
+    def judged(row: Row[RateCell, Followed]) -> bool:
+        return row.cell.rate <= AIM_RATE
+
+    return Column(heading, of, least=least, most=most, digits=digits, unit=unit, judged=judged)
+
+
+TABLE: Table[Any, Followed] = Table(
+    "New connections with two subflows",
+    [
+        Column(
+            "opened per second", "rate", digits=0,
+            least=lambda row: PACE * row.cell.rate, judged=lambda row: row.cell.rate <= AIM_RATE,
+        ),
+        _column("joins for each connection", "joins", least=PACE, digits=3),
+        _column("opened by the tracker, less made", "opened_less_made", least=0, most=0),
+        _column("subflows activated, less made", "activated_less_made", least=0, most=0),
+        _column("connections without entry, or whose entry stayed", "lost", least=0, most=0),
+        _column("path-manager events lost", "events_lost", most=0),
+        _column("segments dropped", "dropped", most=0),
+        _column("share of one core", "core", most=100, digits=1, unit=" %"),
+    ],
+    of=lambda row: isinstance(row.cell, RateCell),
+    beside=True,
+)  # fmt: skip
