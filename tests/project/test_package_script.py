@@ -28,7 +28,7 @@ def sources(tmp_path: Path) -> Path:
     made = tmp_path / "sources"
     for folder in ("debian", "conf", "docs", "systemd", "proxy/mptcp_proxy"):
         (made / folder).mkdir(parents=True)
-    for file in ("pyproject.toml", "LICENSE", "README.md", "SECURITY.md"):
+    for file in ("pyproject.toml", "CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md"):
         (made / file).touch()
     shutil.copy(SCRIPT, made / "debian")
     for name, text in (("dpkg-buildpackage", f"echo x >../{PACKAGE}; touch {tmp_path}/built"), ("lintian", "exit 0")):
