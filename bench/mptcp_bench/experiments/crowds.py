@@ -22,37 +22,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed import Testbed, paths, services
 from mptcp_lab.testbed.crowds import Timed, add_addresses, crowd, timed_requests, worker_descriptors
 from mptcp_lab.testbed.features import missing
-from mptcp_lab.testbed.services import (
-    PROXY_PORT,
-    REPOSITORY,
-    SQUID_CONFIG,
-    Origin,
-    Proxy,
-    start_origin,
-    start_proxy,
-    wait_until,
-)
+from mptcp_lab.testbed.services import PROXY_PORT, REPOSITORY, SQUID_CONFIG, Origin, Proxy, wait_until
 from mptcp_lab.testbed.topologies import with_second_client
 
+from . import crowds_judging as judging
 from .columns import Turn
-from .crowds_judging import (
-    ALL,
-    ALONE,
-    ARMS,
-    BUSY,
-    DOWNLOADS,
-    NEW,
-    NEW_LIMITED,
-    ONE_ADDRESS,
-    REQUESTS,
-    SHARE,
-    TABLES,
-    Measured,
-    memory,
-)
+from .crowds_judging import ALL, ALONE, ARMS, BUSY, DOWNLOADS, NEW, NEW_LIMITED, ONE_ADDRESS, REQUESTS, Measured
 from .parameters import parameter, whole, words, yes_or_no
 from .relay_load import Load, asking
 from .relay_memory import user_memory
@@ -123,12 +101,9 @@ class Site:
     """A testbed with its services, and the second node's addresses by kind of connection."""
 
     testbed: Testbed
+    chosen: Settings
     proxy: Proxy
     origin: Origin
-    requests: int
-    counts: Mapping[str, int]
-    connections: Mapping[str, int]
-    """Number of connections of a busy client, by arm."""
     addresses: Mapping[str, Sequence[str]]
     before: int
     """Bytes of Squid's processes without any connection."""
@@ -136,22 +111,17 @@ class Site:
     @classmethod
     def built(cls, testbed: Testbed, chosen: Settings) -> Site:
         """Start the services. Raises TestbedError if one fails to start."""
-        origin = start_origin(testbed["origin"], {"file": 1000, "large": LARGE})
+        origin = services.start_origin(testbed["origin"], {"file": 1000, "large": LARGE})
         host = testbed["proxy"]
         unlimited = SQUID_CONFIG.read_text().replace(REFUSED, "") + NO_LIMITS
         config = SQUID_CONFIG if chosen.limits else host.write("proxy-no-limits.conf", unlimited)
-        proxy = start_proxy(host, config, arguments=() if chosen.turns else ("--turns", "kernel"))
+        proxy = services.start_proxy(host, config, arguments=() if chosen.turns else ("--turns", "kernel"))
         numbers = range(FIRST_ADDRESS, FIRST_ADDRESS + sum(ADDRESSES.values()))
         left = iter(add_addresses(testbed[NODE], "eth0", numbers))
         addresses = {kind: [next(left) for _ in range(many)] for kind, many in ADDRESSES.items()}
-        each = CONNECTIONS if chosen.limits else CONNECTIONS | {REQUESTS: round(EXCESS * SHARE)}
-        workers = len(worker_descriptors(proxy))
-        busy = {arm: min(n * workers // chosen.smaller, MOST_CONNECTIONS) for arm, n in each.items()}
-        counts = {kind: n // chosen.smaller for kind, n in COUNTS.items()}
         # Send some requests that are not measured: the first ones pay for name lookups, memory and routes.
         timed_requests(testbed["client"], proxy, origin, chosen.requests)
-        before = user_memory(proxy.process.pid)
-        return cls(testbed, proxy, origin, chosen.requests, counts, busy, addresses, before)
+        return cls(testbed, chosen, proxy, origin, addresses, user_memory(proxy.process.pid))
 
     def check_emulation(self) -> None:
         self.testbed.check_emulation()
@@ -171,18 +141,19 @@ class Site:
             if arm == ONE_ADDRESS:
                 # Squid accepts the connections beyond the share and then closes them. Wait until it has.
                 crowds[0].settled()
-            timed = timed_requests(self.testbed["client"], self.proxy, self.origin, self.requests)
+            timed = timed_requests(self.testbed["client"], self.proxy, self.origin, self.chosen.requests)
             opened, standing = sum(many for _, many, _ in self._parts(arm)), sum(each.standing() for each in crowds)
             return self._measured(timed, opened, standing, warned)
 
     def _beside_busy(self, arm: str, warned: int) -> Measured:
-        asked, many = min(self.requests, ASKED_BESIDE_BUSY), self.connections[arm]
+        each = CONNECTIONS if self.chosen.limits else CONNECTIONS | {REQUESTS: round(EXCESS * judging.SHARE)}
+        many = min(each[arm] * len(worker_descriptors(self.proxy)) // self.chosen.smaller, MOST_CONNECTIONS)
+        asked = min(self.chosen.requests, ASKED_BESIDE_BUSY)
         with self._limited() if arm == NEW_LIMITED else nullcontext(), self._busy(arm, many) as load:
             wait_until(lambda: load.read().standing == many, f"{many} {arm} are answered", process=load.process)
             if arm == NEW_LIMITED:
-                wait_until(
-                    lambda: load.read().failures > 0, "what it may open at once is used up", process=load.process
-                )
+                used_up = "what it may open at once is used up"
+                wait_until(lambda: load.read().failures > 0, used_up, process=load.process)
             begin, before = time.monotonic(), load.read()
             time.sleep(UNDER_WAY)
             timed = timed_requests(self.testbed["client"], self.proxy, self.origin, asked)
@@ -200,14 +171,10 @@ class Site:
         proxy = self.proxy.host.service_address()
         return asking(self.testbed[NODE], "mptcp", proxy, PROXY_PORT, many, 1 if is_new else -1, request)
 
-    @contextmanager
-    def _limited(self) -> Iterator[None]:
+    def _limited(self) -> AbstractContextManager[None]:
         """Limit a client's new connections per second, as conf/nftables does."""
-        self.testbed["proxy"].run(["nft", "-f", str(TABLE)])
-        try:
-            yield
-        finally:
-            self.testbed["proxy"].run(["nft", "delete", "table", "inet", "mptcp_proxy_new_connections"])
+        undo = ["nft", "delete", "table", "inet", "mptcp_proxy_new_connections"]
+        return self.testbed["proxy"].changed(["nft", "-f", str(TABLE)], undo)
 
     def _measured(self, timed: Timed, opened: int, standing: int, warned: int) -> Measured:
         workers = worker_descriptors(self.proxy)
@@ -227,10 +194,10 @@ class Site:
     def _parts(self, arm: str) -> list[tuple[str, int, Sequence[str]]]:
         """Return kind, number and addresses of the connections that *arm* opens beside the client, in opening order."""
         if arm == ONE_ADDRESS:
-            many = round(EXCESS * SHARE * len(worker_descriptors(self.proxy)))
+            many = round(EXCESS * judging.SHARE * len(worker_descriptors(self.proxy)))
             return [("slow-headers", many, self.addresses["slow-headers"][:1])]
         kinds = IN_ORDER if arm == ALL else [kind for kind in IN_ORDER if kind == arm]
-        return [(kind, self.counts[kind], self.addresses[kind]) for kind in kinds]
+        return [(kind, COUNTS[kind] // self.chosen.smaller, self.addresses[kind]) for kind in kinds]
 
     def _is_settled(self) -> bool:
         return all(each.open < IDLE for each in worker_descriptors(self.proxy))
@@ -251,10 +218,10 @@ SCENARIO = Scenario(
     cells=lambda chosen: [arm for arm in ARMS if arm == ALONE or arm in chosen.arm],
     bed=built,
     measure=Site.measure,
-    tables=TABLES,
+    tables=judging.TABLES,
     together=lambda arm: "crowds",
     drawn=True,
     lacking=lacking,
     counted=lambda row: "rounds",
-    verdicts=memory,
+    verdicts=judging.memory,
 )

@@ -16,21 +16,10 @@ from dataclasses import dataclass
 
 from mptcp_lab.emulation.behaviours import BEHAVIOURS, COALESCED_MTU, LONG_ADDRESS, SHORT_ADDRESS
 from mptcp_lab.emulation.model import Direction, EmulatedPath
-from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed import Testbed, paths, services
 from mptcp_lab.testbed.build import lab_of
 from mptcp_lab.testbed.host import Lab
-from mptcp_lab.testbed.services import (
-    Origin,
-    Proxy,
-    Throttler,
-    mptcp_command,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    wait_until,
-    write_throttler_config,
-)
-from mptcp_lab.testbed.topologies import paths
+from mptcp_lab.testbed.services import Origin, Proxy, Throttler, wait_until
 from mptcp_lab.testbed.transfer import observe
 
 from .columns import Turn
@@ -49,6 +38,8 @@ POLICY = POLICY_PATHS + "rules: [{name: spare-ethernet, paths: [ethernet], throt
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """What ``--set`` chooses."""
+
     behaviour: tuple[str, ...] = parameter(
         f"which of {', '.join(BEHAVIOURS)}",
         ",".join(BEHAVIOURS),
@@ -76,8 +67,9 @@ def built(chosen: Settings, behaviours: Sequence[str], seed: int) -> Iterator[Be
     emulated = [EmulatedPath(name, down, Direction(RATE, DELAY), middlebox="nothing") for name in PLACES["both"]]
     with Testbed(paths(emulated), seed=seed) as testbed:
         host = testbed["proxy"]
-        throttler = start_throttler(host, write_throttler_config(host, host.write("policy.yaml", POLICY)))
-        yield Bed(testbed, throttler, start_proxy(host), start_origin(testbed["origin"], {"file": SIZE}))
+        config = services.write_throttler_config(host, host.write("policy.yaml", POLICY))
+        throttler, proxy = services.start_throttler(host, config), services.start_proxy(host)
+        yield Bed(testbed, throttler, proxy, services.start_origin(testbed["origin"], {"file": SIZE}))
 
 
 def download(bed: Bed, turn: Turn[str]) -> Download:
@@ -103,7 +95,7 @@ def download(bed: Bed, turn: Turn[str]) -> Download:
     header = f"X-Port: PORT {address}7,8"
     argv = ["curl", "-s", "-m", str(round(TIMEOUT)), "-H", header, "-x", proxy.url(), origin.url("file")]
     try:
-        seen = observe(lab, mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
+        seen = observe(lab, services.mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
     finally:
         # Also after a failure: behind a middlebox the connection may never end, and the next download waits for that.
         changed = {path: change(path, "nothing") for path in PLACES["both"]}

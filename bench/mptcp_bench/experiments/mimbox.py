@@ -65,6 +65,7 @@ DEVICES = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core"
            ("core", "to-proxy"), ("origin", "eth0"), ("core", "to-origin"))  # fmt: skip
 """Node and device of both ends of every link."""
 PATHS = ("eth0", "wlan0")
+SIZES = several(whole())
 QUIET, FEW = 0.3, 3_000
 """If the client receives fewer than FEW bytes in QUIET seconds, its last transfer has ended."""
 
@@ -262,9 +263,7 @@ def picture(
 
 @dataclass(frozen=True, slots=True)
 class GoodputSettings:
-    mtu: tuple[int, ...] = parameter(
-        "MTUs of all links", "296,576,1000,1500,4000,9000", several(whole()), quick="576,9000"
-    )
+    mtu: tuple[int, ...] = parameter("MTUs of all links", "296,576,1000,1500,4000,9000", SIZES, quick="576,9000")
     proxies: tuple[str, ...] = parameter("besides no proxy", "ours,splice,haproxy", words(OURS, LIMIT, "haproxy"))
     runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
     seconds: float = parameter("for which each is measured", "1.5", number(), quick="0.5")
@@ -298,9 +297,7 @@ GOODPUT = Scenario(
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    size: tuple[int, ...] = parameter(
-        "bytes of the file", "1000,10000,100000,1000000", several(whole()), quick="1000,100000"
-    )
+    size: tuple[int, ...] = parameter("bytes of the file", "1000,10000,100000,1000000", SIZES, quick="1000,100000")
     proxies: tuple[str, ...] = parameter("besides no proxy", "ours,haproxy,squid", words(OURS, "haproxy", "squid"))
     runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
     seconds: float = parameter("for which each is measured", "2", number(), quick="0.5")
@@ -360,7 +357,7 @@ BUSY = 20
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
     buffer: tuple[int, ...] = parameter(
-        "what each socket may have at the most", "25000,50000,100000,200000,400000,1000000", several(whole()),
+        "what each socket may have at the most", "25000,50000,100000,200000,400000,1000000", SIZES,
         quick="25000,200000,1000000",
     )  # fmt: skip
     proxies: tuple[str, ...] = parameter("besides no proxy", OURS, words(OURS))

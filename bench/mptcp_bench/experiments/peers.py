@@ -21,7 +21,6 @@ from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, accepts, mptcp_
 
 from .relay_load import built
 
-MODULES = "/usr/lib/apache2/modules"
 REBUILT_SQUID = os.environ.get("MPTCP_BENCH_SQUID", "")
 """Another Squid program to run our proxy with. ``./run squid`` builds one that writes larger pieces."""
 
@@ -293,52 +292,6 @@ def _start_traffic_server(setup: PeerSetup) -> Program:
     return setup.started(argv, "traffic-server", {"/etc/hosts": str(hosts)})
 
 
-# mod_proxy cannot be limited to one thread: a process of the event MPM has one for each active request or tunnel.
-# AcceptFilter: with TCP_DEFER_ACCEPT no second subflow is ever accepted, as the third ACK of a join has no data.
-# Without a worker of its own an origin's connections are not kept (mod_proxy, "Workers").
-_APACHE = """\
-ServerRoot {directory}
-ServerName proxy.test
-PidFile {directory}/apache.pid
-DefaultRuntimeDir {directory}
-Mutex file:{directory}
-ErrorLog {directory}/error.log
-LoadModule mpm_event_module {modules}/mod_mpm_event.so
-LoadModule authz_core_module {modules}/mod_authz_core.so
-LoadModule proxy_module {modules}/mod_proxy.so
-LoadModule proxy_http_module {modules}/mod_proxy_http.so
-LoadModule proxy_connect_module {modules}/mod_proxy_connect.so
-User www-data
-Group www-data
-ServerLimit {workers}
-StartServers {workers}
-ThreadLimit {threads}
-ThreadsPerChild {threads}
-MaxRequestWorkers {all_threads}
-AcceptFilter http none
-Listen 0.0.0.0:{port}
-Listen [::]:{port}
-KeepAlive On
-MaxKeepAliveRequests 0
-KeepAliveTimeout 60
-ProxyRequests On
-ProxyVia Off
-AllowCONNECT 443
-<Proxy *>
-    Require all granted
-</Proxy>
-<Proxy "http://{origin}">
-    ProxySet enablereuse=on max=1000
-</Proxy>
-"""
-
-
-def _start_apache(setup: PeerSetup) -> Program:
-    threads = 1000
-    config = setup.write("apache.conf", _APACHE, modules=MODULES, threads=threads, all_threads=threads * setup.workers)
-    return setup.started(setup.wrapped(["apache2", "-D", "FOREGROUND", "-f", str(config)]), "apache")
-
-
 def _start_splice(setup: PeerSetup) -> Program:
     """Start ``native/splice_relay.c``, which does the least that a relay can do. It is a limit, not a proxy."""
     return setup.started([str(built("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
@@ -347,7 +300,7 @@ def _start_splice(setup: PeerSetup) -> Program:
 @cache
 def peers() -> dict[str, Peer]:
     """Return all proxies by name. What nginx can do depends on the installed version."""
-    squid, modules = ("squid", "-v"), ("apache2", f"{MODULES}/mod_proxy_connect.so")
+    squid = ("squid", "-v")
     rebuilt = REBUILT_SQUID or "the program that MPTCP_BENCH_SQUID is to name"
     return {
         "ours": Peer("squid", ("squid",), _start_ours, multipath="own", asked=squid),
@@ -366,6 +319,5 @@ def peers() -> dict[str, Peer]:
         "traffic-server": Peer(
             "trafficserver", ("traffic_server",), _start_traffic_server, asked=("traffic_server", "--version")
         ),
-        "apache": Peer("apache2-bin", modules, _start_apache, asked=("apache2", "-v")),
         "splice": Peer("gcc", ("gcc",), _start_splice, multipath="own"),
     }

@@ -256,6 +256,7 @@ TABLES = (
             _column("requests / direct", _of_direct("requests"), 2),
         ),
         LABELS,
+        wrapped=("setting",),
         of=lambda row: bool({*CARRIED} & {*row.cell.tasks}),
     ),
     Table(
@@ -265,6 +266,7 @@ TABLES = (
             *(_column(f"p{percent} µs", _latency(number)) for number, percent in enumerate(PERCENTS)),
         ),
         LABELS,
+        wrapped=("setting",),
         of=lambda row: "latency" in row.cell.tasks,
     ),
     Table(
@@ -275,6 +277,7 @@ TABLES = (
             for whose in ("user", "kernel")
         ),
         LABELS,
+        wrapped=("setting",),
         of=lambda row: bool({*HELD} & {*row.cell.tasks}),
     ),
     Proxies("Proxies: as installed", ()),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..statistics import mean_bounds, median, median_interval
@@ -20,7 +20,7 @@ from .columns import Results, by_round
 
 DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
 OWN = (OURS, KEEPING, REBUILT)
-OTHERS = ("squid", "haproxy", "nginx", "traffic-server", "apache")
+OTHERS = ("squid", "haproxy", "nginx", "traffic-server")
 """Proxies of other projects, with which ours is compared."""
 PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
@@ -154,15 +154,11 @@ def of_direct(found: Found, cell: Cell, task: str) -> tuple[float, ...]:
 
 def best_peer(found: Found, cell: Cell, task: str) -> Cell | None:
     """Return the other project's proxy with the least median cost for *cell*'s clients; None if no cost is known."""
-    peers = [each for each in found.cells if each.proxy in OTHERS and beside(cell, each)]
+    where = cell.client, cell.setting
+    peers = [each for each in found.cells if each.proxy in OTHERS and (each.client, each.setting) == where]
     medians = {each: median_or_nan(list(costs(found, each, task).values())) for each in peers}
     there = {each: value for each, value in medians.items() if not math.isnan(value)}
     return min(there, key=lambda each: there[each]) if there else None
-
-
-def beside(cell: Cell, other: Cell) -> bool:
-    """Return whether both have the same kind of clients and the same setting."""
-    return (cell.client, cell.setting) == (other.client, other.setting)
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
@@ -176,9 +172,9 @@ def verdicts(found: Found) -> Iterator[Aim]:
     """Yield the aims. Only proxies of the first setting are compared."""
     fewest = min((len(found.of(cell)) for cell in found.cells), default=0)
     yield Aim("rounds of everything", fewest, least=max((turn.number for turn in found.turns), default=1))
-    failures = {ours: sum(_failures(found, ours)) for ours in (True, False)}
-    yield Aim("our answers that were wrong or broken off", failures[True], most=0)
-    yield Aim("others' answers that were wrong or broken off", failures[False])
+    failures = [(run.turn.cell.proxy in OWN, run.measured.failures) for run in found.runs]
+    yield Aim("our answers that were wrong or broken off", sum(n for ours, n in failures if ours), most=0)
+    yield Aim("others' answers that were wrong or broken off", sum(n for ours, n in failures if not ours))
     base = found.cells[0].setting if found.cells else BASE
     ours = {each.client: each for each in found.cells if (each.proxy, each.setting) == (OURS, base)}
     for task in CARRIED:
@@ -187,10 +183,6 @@ def verdicts(found: Found) -> Iterator[Aim]:
         for client, cell in ours.items():
             if held := list(costs(found, cell, task).values()):
                 yield Aim(f"{NAMES[task]}, {client}", median_or_nan(held), most=IDLE)
-
-
-def _failures(found: Found, ours: bool) -> Iterable[int]:
-    return (run.measured.failures for run in found.runs if (run.turn.cell.proxy in OWN) is ours)
 
 
 def _compared(found: Found, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:

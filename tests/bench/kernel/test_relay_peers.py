@@ -44,8 +44,8 @@ def bed(make_module_testbed: Callable[..., Testbed], require: Callable[..., None
 def carried(bed: Bed, proxy: str, client: str, *tasks: str) -> Carried:
     """Measure *tasks*, and check that answers came, and were right."""
     cell = Cell(proxy, client, bed.setting, tasks)
-    # mod_proxy and HAProxy may use a connection that the origin is about to close, and then answer 502.
-    most = 50 if proxy in ("apache", "haproxy") else 0
+    # HAProxy may use a connection that the origin is about to close, and then answer 502.
+    most = 50 if proxy == "haproxy" else 0
     for _ in range(ATTEMPTS):
         found = valid(partial(measure, bed, Turn(cell, "", 1)))
         # On a loaded machine a proxy or its clients may wait for a processor for the whole measured time.
