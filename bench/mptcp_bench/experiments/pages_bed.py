@@ -40,7 +40,7 @@ from mptcp_throttler.shaping.model import class_spec
 from .devices import DEVICES
 from .pages_browser import Page, chromium
 from .pages_cells import Cell
-from .pages_judging import Download
+from .pages_judging import Batch, Download, judge
 from .two_paths import hop_shaper
 
 PAUSE = 1.0
@@ -83,17 +83,6 @@ def ip_octets(seen: InterfaceBytes) -> int:
     return seen.received - ETHERNET_HEADER * seen.packets
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The downloads of one batch, with recorded samples on the same clock."""
-
-    samples: tuple[Sample, ...]
-    downloads: tuple[Download, ...]
-    joins: int
-    plain: int
-    """Number of connections that became plain TCP, mostly because their handshake was lost more than once."""
-
-
 @dataclass(slots=True)
 class Bed:
     """A testbed with all services. It runs one batch at a time."""
@@ -104,6 +93,8 @@ class Bed:
     throttler: Throttler | None = None
     known: bool = False
     """Whether the throttler has seen the client."""
+    policy_of: Cell | None = None
+    """The cell whose policy the throttler has."""
     _policy: Path = field(init=False)
     _orders: int = 0
 
@@ -130,7 +121,7 @@ class Bed:
         proxy = self.testbed["proxy"]
         self._policy.write_text(cell.policy_text())
         self.throttler = start_throttler(proxy, write_throttler_config(proxy, self._policy))
-        self.known = False
+        self.known, self.policy_of = False, cell
 
     @contextmanager
     def set_up(self, cell: Cell, variant: str) -> Iterator[None]:
@@ -170,10 +161,9 @@ class Bed:
         with IpRecorder(self.client, DEVICES) as recorder:
             answers = self._by_browser(cell) if cell.kind == "chromium" else self._by_agent(cell)
         self.known = True
-        downloads = timed(answers, recorder.started)
-        self.testbed.check_emulation()
         client, proxy = added.read()
-        return Batch(recorder.samples, downloads, Protocol.of(client, proxy).joins, plain(client))
+        joins = Protocol.of(client, proxy).joins
+        return judge(recorder.samples, cell, timed(answers, recorder.started), joins, plain(client))
 
     def _by_agent(self, cell: Cell) -> list[dict[str, Any]]:
         order = {

@@ -64,7 +64,16 @@ LEFT_OUT: dict[str, set[str]] = {
     "steering": _IN_OUTAGES,
 }
 """For each kept result: the forms that its options leave out."""
-COUNTS = {"runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on", "runs, guard off"}
+COUNTS = {
+    "batches measured",
+    "runs",
+    "rounds",
+    "rounds of everything",
+    "transfers",
+    "samples",
+    "runs, guard on",
+    "runs, guard off",
+}
 """Forms whose bound is the requested number of runs."""
 COMPUTED: dict[str, set[str]] = {
     "console": {"loop lag, longest", "loop lag, longest around each, median", "how often above # s"},

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from mutants import Judge, with_attempts
-from mutants_of_caps import GUARD, ONSET_JUDGE, PAGES, STARVATION
+from mutants_of_caps import GUARD, ONSET_JUDGE, STARVATION
 from mutants_of_console import CONSOLE
 from mutants_of_crowds import CROWDS
 from mutants_of_home import HOME
 from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
 from mutants_of_overshoot import OVERSHOOT
+from mutants_of_pages import PAGES
 from mutants_of_relay import RELAY
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
 from mutants_of_scale_and_emulation import EMULATION, SCALE
