@@ -159,7 +159,7 @@ class Column(Generic[C, M]):
     of: str | Callable[[Row[C, M]], Sequence[float]]
     """The attribute of each measurement, or a function that returns the values of a row. No value makes no aim."""
     by: Statistic = "mean"
-    aim: str = ""
+    aim: str | Callable[[Row[C, M]], str] = ""
     """The aim's name, if it is not the heading."""
     unit: str = ""
     scale: float = 1.0
@@ -191,7 +191,8 @@ class Column(Generic[C, M]):
         if value is None:
             return None
         least, most = (bound(row) if callable(bound) else bound for bound in (self.least, self.most))
-        return Aim(self.aim or self.heading, value, self.unit, least, most)
+        name = self.aim(row) if callable(self.aim) else self.aim
+        return Aim(name or self.heading, value, self.unit, least, most)
 
     def shown(self, row: Row[C, M]) -> str:
         """Return the text of the table, in the colour of the verdict; empty for no value or NaN."""
@@ -262,5 +263,5 @@ class Table(Generic[C, M]):
                 f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(wanted) > 1 else column.shown(row)
                 for row, aim in zip(rows, aims, strict=True)
             ]
-            table.add_row(column.heading or column.aim, wanted.pop() if len(wanted) == 1 else "", *texts)
+            table.add_row(column.heading or str(column.aim), wanted.pop() if len(wanted) == 1 else "", *texts)
         return table

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mutants import Judge, with_attempts
-from mutants_of_caps import GUARD, ONSET_JUDGE, STARVATION
+from mutants_of_caps import GUARD, ONSET_JUDGE
 from mutants_of_console import CONSOLE
 from mutants_of_crowds import CROWDS
 from mutants_of_home import HOME
@@ -16,6 +16,7 @@ from mutants_of_relay import RELAY
 from mutants_of_runs import CONTROL_PLANE, DATAPATH, GOODPUT, REACTION, RECOVERY
 from mutants_of_scale_and_emulation import EMULATION, SCALE
 from mutants_of_soak import SOAK
+from mutants_of_starvation import STARVATION
 from mutants_of_steering import STEERING
 from mutants_of_tunnel import TUNNEL
 from mutants_of_vpn import VPN

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results and mutants of the experiments onset, guard, pages and starvation."""
+"""Sound results and mutants of the experiments onset and guard."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from functools import cache
 
 from mutants import MBIT, Judge, Load, constant, rehearsed, series
 
-from mptcp_bench.experiments import guard_judging, onset_judging, starvation_judging
+from mptcp_bench.experiments import guard_judging, onset_judging
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.guard_judging import FAULT, Arm, Unharmed
 from mptcp_bench.experiments.onset import SCENARIO as ONSET_SCENARIO
 from mptcp_bench.experiments.onset_judging import DOWN
-from mptcp_bench.experiments.starvation_judging import PathLoad
 
 ONSET, RTT = 3.5, 0.02
 
@@ -171,35 +170,3 @@ GUARD = Judge(
         "second path unused": "nothing came over Wi-Fi before the fault",
     },
 )  # fmt: skip
-
-
-SECOND = PathLoad("b", "10.77.2.2", 20 * MBIT)
-FIRST = PathLoad("a", "10.77.1.2", 20 * MBIT, 2 * MBIT)
-PLANNED = (("three", "cap"), ("three", "link"))
-
-
-def starved(first: float = 2, second: float = 20, *, runs: int = 2, variants: int = 2) -> Callable[[], Sequence[Aim]]:
-    """Judge paths that carry *first* and *second* Mbit/s. The first one has a cap of 2; the links have 20."""
-
-    def judged() -> Sequence[Aim]:
-        samples = series({"a": constant(first), "b": constant(second)}, 10)
-        outcomes = tuple(starvation_judging.judge(samples, (FIRST, SECOND), 2.0, 10.0))
-        measured = [starvation_judging.Measured(*each, outcomes, None) for each in PLANNED[:variants]] * runs
-        return starvation_judging.aims(measured, PLANNED, 2)
-
-    return judged
-
-
-STARVATION = Judge(
-    starved(),
-    {
-        "dead throttler": starved(first=20),
-        "the wrong path is capped": starved(first=20, second=1),
-        "the capped path starves": starved(first=1),
-        "second path unused": starved(second=0),
-        "emulator off": starved(second=1000),
-        "fallback to TCP": starved(first=20, second=0),
-        "no real links to compare with": starved(variants=1),
-        "nothing measured": starved(runs=0),
-    },
-)

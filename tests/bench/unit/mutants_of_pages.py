@@ -70,7 +70,7 @@ PAGES = Judge(
         "second path unused": ours(constant(5), constant(0), 24.0),
         "both paths are capped": ours(constant(5), constant(5), 12.0),
         "a client with one path waits at first": pages(first=(0.5, 0.7, 0.1)),
-        "it is never released": pages(known=(0.3, 0.3, 0.3)),
+        "it is never released": pages(first=(0.3, 0.3, 0.3), known=(0.3, 0.3, 0.3)),
         "a batch is missing": pages(runs=1),
         "nothing measured": pages(runs=0),
     },

@@ -17,11 +17,10 @@ from mutants_of_middleboxes import sound
 from mutants_of_steering import END, GOOD
 from rich.console import Console
 
-from mptcp_bench.experiments import guard, middleboxes, starvation, steering, steering_outages
+from mptcp_bench.experiments import guard, middleboxes, steering, steering_outages
 from mptcp_bench.experiments.findings import Findings
 from mptcp_bench.experiments.guard_judging import Outcome as Guarded
 from mptcp_bench.experiments.middleboxes_judging import PLACES
-from mptcp_bench.experiments.starvation_judging import Outcome as Carried
 from mptcp_bench.experiments.steering_modes_judging import WARM
 from mptcp_lab.testbed import EmulationError, TestbedError
 
@@ -91,24 +90,6 @@ def run_outages(monkeypatch: pytest.MonkeyPatch, testbeds: Any) -> Findings:
     return steering.run(CONSOLE, 1, True, {**options, "load": "full"})
 
 
-def run_starvation(
-    monkeypatch: pytest.MonkeyPatch, testbeds: Any, layout: str = "three", variant: str = "cap", runs: str = "3"
-) -> Findings:
-    def built(testbed: FakeTestbed, layout: Any, variant: str) -> Any:
-        proxy: Any = SimpleNamespace()
-        lab: Any = testbed
-        return starvation._Site(lab, layout, variant, proxy, ["curl"], None)
-
-    monkeypatch.setattr(starvation._Site, "built", built)
-    monkeypatch.setattr(starvation._Site, "_subflows", lambda site: {load.address for load in site.layout.loads})
-    faked(
-        monkeypatch, starvation, testbeds,
-        PacketCounters=lambda *of: nullcontext(RECORDER),
-        judge=lambda samples, loads, begin, end: [Carried(load, 1.0) for load in loads],
-    )  # fmt: skip
-    return starvation.run(CONSOLE, 1, True, {"layout": layout, "variant": variant, "runs": runs})
-
-
 def run_middleboxes(
     monkeypatch: pytest.MonkeyPatch, testbeds: Any, fails: Iterable[bool] = (), **more: object
 ) -> Findings:
@@ -149,7 +130,6 @@ EACH: Mapping[str, tuple[Callable[..., Findings], str, str]] = {
     "guard": (run_guard, "runs", "down, 20 ms, silence, 1 of 1, guard off"),
     "steering": (run_modes, "runs", "20/20 ms, load-balancing 70/30, 1 of 1"),
     "steering, outages": (run_outages, "outages", "smallest-delay, silent, 8 s, full"),
-    "starvation": (run_starvation, "runs", "three, cap, 2 of 3"),
     "middleboxes": (run_middleboxes, "downloads", "nothing on wifi"),
 }
 """For each experiment: a function that runs three transfers, the key of its data, and the name of the second one."""
@@ -193,29 +173,6 @@ def test_a_download_through_a_box_that_stays_void_loses_its_behaviour_alone(monk
     assert findings.aims[-1].value == 2
     [of_nat] = [cells for cells in zip(*(c.cells for c in findings.tables[0].columns), strict=True) if "void" in cells]
     assert list(of_nat).count("void") == 1
-
-
-def test_a_layout_of_starvation_that_cannot_be_built_loses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: a failure in one layout discarded the results of earlier ones."""
-
-    def testbeds(*built: bool) -> Callable[..., Any]:
-        each = iter(built)
-
-        def testbed(*topology: object, seed: int) -> Any:
-            if not next(each):
-                raise TestbedError("build three: exit code 2")
-            return nullcontext(FakeTestbed())
-
-        return testbed
-
-    layouts = {"layout": "three,families", "runs": "1"}
-    findings = run_starvation(monkeypatch, testbeds(True, False, True, True), **layouts, variant="cap,link")
-    assert findings.failures == ("three, link: build three: exit code 2",)
-    measured = [(each["layout"], each["variant"]) for each in findings.data["runs"]]
-    assert measured == [("three", "cap"), ("families", "cap"), ("families", "link")]
-    # If nothing was measured, an earlier result file is kept.
-    with pytest.raises(TestbedError, match="exit code 2"):
-        run_starvation(monkeypatch, testbeds(False), **layouts)
 
 
 def test_the_end_of_a_testbed_that_was_late_loses_no_download_through_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
