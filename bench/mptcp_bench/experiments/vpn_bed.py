@@ -7,21 +7,19 @@ server (here behind the core, over an unshaped link). Cipher and compression are
 
 from __future__ import annotations
 
-import json
-import socket
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, congestion, lab_of, paths
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
-from mptcp_lab.testbed.services import Origin, start_origin, wait_until
+from mptcp_lab.testbed.services import Origin, start_origin
 from mptcp_lab.testbed.transfer import Added, observe, wget
+from mptcp_lab.testbed.tunnel import tunnel
 
+from .devices import DEVICES
 from .vpn_cells import FILE, OVER_TCP, RATE, WAYS, Cell, Condition, Point
 
 NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
@@ -36,7 +34,6 @@ PATIENCE = 20
 """Most seconds that a connection through the VPN may take to open."""
 EXTRA = "10.77.1.3"
 """A second address of the client on its first path."""
-DEVICES = ("eth0", "wlan0")
 NETWORK = "10.94.0.0/16"
 
 
@@ -100,7 +97,9 @@ def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVp
     share = WAYS[way].share
     percent = None if share is None else round(100 * share)
     if WAYS[way].ours:
-        stack.enter_context(_tunnel(bed, percent))
+        mode = {} if percent is None else {"mode": "weights", "weights": [100 - percent, percent]}
+        over = dict(zip(("primary", "secondary"), DEVICES, strict=True))
+        stack.enter_context(tunnel(client, server, over, port=PORT, settings=mode, there=mode))
     elif percent is not None:
         stack.enter_context(_split_at_random(bed, percent))
     return over_udp(client, server, remote, port=PORT)
@@ -165,42 +164,6 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
             stack.enter_context(node.changed(["nft", text], ["nft", "delete", "table", "ip", "vpn"]))
         stack.enter_context(bed.client.changed(["ip", "rule", "add", *rule], ["ip", "rule", "del", *rule]))
         yield
-
-
-@contextmanager
-def _tunnel(bed: Bed, percent: int | None) -> Iterator[None]:
-    """Run our tunnel's daemons: in the default mode, or with *percent* of the bytes on the second path."""
-    mode = "" if percent is None else f", mode: weights, weights: [{100 - percent}, {percent}]"
-    key = bed.client.write("vpn.key", "k" * 32)
-    key.chmod(0o600)
-    peer = f"{bed.server.service_address()}:{PORT}"
-    settings = {
-        bed.server: f"uplinks: [wan0]\ntunnels:\n  vpn: {{port: {PORT}, key: {key}{mode}}}\n",
-        bed.client: f'tunnels:\n  vpn: {{port: {PORT}, key: {key}, peer: "{peer}"{mode}, '
-        f"paths: {{primary: {DEVICES[0]}, secondary: {DEVICES[1]}}}}}\n",
-    }
-    sockets = []
-    with ExitStack() as stack:
-        for node, text in settings.items():
-            status = node.directory / f"{node.name}-tunnel.sock"
-            file = node.write(f"{node.name}-tunnel.yaml", f"status_socket: {status}\n{text}")
-            argv = [sys.executable, "-I", "-m", "mptcp_tunnel.cli", "run", "--config", str(file)]
-            process = node.popen(argv, name="tunnel")
-            stack.callback(process.stop)
-            sockets.append(status)
-        wait_until(lambda: all(_alive(each) == [True, True] for each in sockets), "the tunnel has both paths")
-        yield
-
-
-def _alive(status: Path) -> list[bool]:
-    """Return whether each path is alive, as the daemon at *status* says; empty if it does not answer."""
-    with socket.socket(socket.AF_UNIX) as client:
-        try:
-            client.connect(str(status))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return []
-        with client.makefile() as answer:
-            return [each["alive"] for each in json.loads(answer.read())["tunnels"][0]["paths"]]
 
 
 def measured(

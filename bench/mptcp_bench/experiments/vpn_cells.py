@@ -8,13 +8,13 @@ splits at random, without a resequencer. Ours (docs/tunnel.md) and OpenVPN over 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 
 from ..result_file import Judgement
-from ..statistics import geometric_mean, mean_bounds, mean_or_nan
+from ..statistics import mean_bounds, mean_or_nan
 from . import mimbox_points
 from .aims import Aim
 
@@ -178,23 +178,3 @@ class Points:
     def goodputs(self, cell: Cell, at: Condition) -> dict[int, float]:
         """Return the goodput in bits per second, by round."""
         return {p.round: p.goodput for p in self.of(cell, at)}
-
-
-Side = tuple[Cell, Condition]
-
-
-def folded(points: Points, sides: Sequence[Side], fold: Callable[..., float]) -> tuple[float, ...]:
-    """Return, for each round that has the goodputs of all *sides*, what *fold* computes from these."""
-    each = [points.goodputs(*side) for side in sides]
-    rounds = sorted(set.intersection(*map(set, each))) if each else []
-    return tuple(fold(*(one[number] for one in each)) for number in rounds)
-
-
-def ratio(points: Points, one: Cell, other: Cell, ats: Iterable[Condition]) -> tuple[float, ...]:
-    """Return, for each round, *one*'s goodput divided by *other*'s, as the geometric mean over the conditions *ats*."""
-    return folded(points, [(cell, at) for at in ats for cell in (one, other)], mean_ratio)
-
-
-def mean_ratio(*rates: float) -> float:
-    """Return the geometric mean of the ratio of first to second, over each pair in *rates*."""
-    return geometric_mean([one / other for one, other in zip(rates[::2], rates[1::2], strict=True)])

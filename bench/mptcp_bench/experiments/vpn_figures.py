@@ -8,7 +8,7 @@ inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -32,8 +32,8 @@ from .options import OptionError, choice, count, listed, positive
 from .relay_judging import machine
 from .tables import mean, new_table
 from .vpn_bed import NEEDS, built, measured
-from .vpn_cells import LOSSES, OVER_TCP, PRIMARY, RATE, WAYS, Cell, Claim, Condition, Point, Points, cells
-from .vpn_judging import figure3, figure4, figure5, figure6, figure7, figure9, figure10, figure11, ours, sound
+from .vpn_cells import LOSSES, OVER_TCP, PRIMARY, RATE, WAYS, Cell, Condition, Point, Points, cells
+from .vpn_judging import claims_of, ours, sound
 
 CONTROLS = ("cubic", "bbr")
 BUILD, START, BESIDE = 3.0, 4.0, 3.0
@@ -86,7 +86,6 @@ class Figure:
     quick_losses: tuple[str, ...]
     runs: int = 3
     seconds: float = 8.0
-    claims: Callable[[Points], list[Claim]]
 
     @property
     def OPTIONS(self) -> dict[str, str]:
@@ -129,7 +128,7 @@ class Figure:
         before = processors.read()
         points = Points(_rounds(console, what, seed, attempts))
         usage = processors.usage(before, processors.read())
-        claims = self.claims(points)
+        claims = claims_of(self.name, points)
         aims = (*sound(points, what.planned, what.runs), *ours(points), *machine(usage))
         tables = (claims_table(self.title, claims), goodputs(what, points), aims_table(self.title, aims))
         data = {"points": [asdict(point) for point in points.all], "claims": [asdict(claim) for claim in claims]}
@@ -213,7 +212,6 @@ FIG3 = Figure(
     quick_values=ENDS,
     losses=("0.1",),
     quick_losses=("0.1",),
-    claims=figure3,
 )
 FIG4 = Figure(
     name="vpn-fig4",
@@ -223,7 +221,6 @@ FIG4 = Figure(
     quick_values=ENDS,
     losses=("1", "ge1"),
     quick_losses=("1",),
-    claims=figure4,
 )
 FIG5 = Figure(
     name="vpn-fig5",
@@ -234,7 +231,6 @@ FIG5 = Figure(
     quick_values=("1", "5"),
     losses=("ge1", "ge3", "ge7"),
     quick_losses=("ge1",),
-    claims=figure5,
 )
 FIG6 = Figure(
     name="vpn-fig6",
@@ -244,7 +240,6 @@ FIG6 = Figure(
     quick_values=("20",),
     losses=("0", "0.1", "1", "3"),
     quick_losses=("0", "1"),
-    claims=figure6,
 )
 COMPARED = ("udp", "mptcp", "50/50", "tunnel")
 FIG7 = Figure(
@@ -257,7 +252,6 @@ FIG7 = Figure(
     quick_values=ENDS,
     losses=("0",),
     quick_losses=("0",),
-    claims=figure7,
 )
 FIG9 = Figure(
     name="vpn-fig9",
@@ -269,7 +263,6 @@ FIG9 = Figure(
     quick_values=("40",),
     losses=("0", "1", "ge3"),
     quick_losses=("0", "1"),
-    claims=figure9,
 )
 FIG10 = Figure(
     name="vpn-fig10",
@@ -283,7 +276,6 @@ FIG10 = Figure(
     losses=("ge1", "ge7"),
     quick_losses=("ge1",),
     seconds=5.5,
-    claims=figure10,
 )
 FIG11 = Figure(
     name="vpn-fig11",
@@ -296,6 +288,5 @@ FIG11 = Figure(
     quick_values=("5",),
     losses=("0", "ge1"),
     quick_losses=("0",),
-    claims=figure11,
 )
 FIGURES: Mapping[str, Figure] = {figure.name: figure for figure in (FIG3, FIG4, FIG5, FIG6, FIG7, FIG9, FIG10, FIG11)}

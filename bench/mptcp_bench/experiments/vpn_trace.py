@@ -112,7 +112,7 @@ def run(console: Console, seed: int, quick: bool, options: Mapping[str, str]) ->
                     points.append(found[1])
                     shown = f"{found[0].acknowledged[-1] / 1e3:.0f} kB acknowledged after {SHOWN} s"
                     console.print(f"{name}: {shown}", style="dim", highlight=False)
-    claims = trace_claims({(t.cell, t.round): t.acknowledged[-1] for t in traces})
+    claims = trace_claims(Points(points), {(t.cell, t.round): t.acknowledged[-1] for t in traces})
     aims = sound(Points(points), [(cell, AT) for cell in CELLS], runs)
     head = ("way", "outside", "sent", "acknowledged")
     table = new_table(f"Begin: kB after {SHOWN} s", head, head[:2])

@@ -27,7 +27,8 @@ from mptcp_bench.experiments.vpn_figures import (
     Chosen,
     Figure,
 )
-from mptcp_bench.experiments.vpn_judging import Lost, loss_aims, loss_claims, ours, sound, trace_claims
+from mptcp_bench.experiments.vpn_judging import claims_of, ours, sound, trace_claims
+from mptcp_bench.experiments.vpn_losses import Lost, loss_aims, loss_claims
 
 Rate = Callable[[Cell, Condition], float]
 """Rate in Mbit/s by cell and condition."""
@@ -110,7 +111,7 @@ def judge_of(figure: Figure, rate: Rate, changes: dict[str, Change], worlds: Map
     def mutant(*changed: Any, **named: Any) -> Callable[[], Sequence[Aim]]:
         def judge() -> Sequence[Aim]:
             there = found(*changed, **named)
-            return [*aims(there), *(claim.aim for claim in figure.claims(there))]
+            return [*aims(there), *(claim.aim for claim in claims_of(figure.name, there))]
 
         return judge
 
@@ -120,7 +121,7 @@ def judge_of(figure: Figure, rate: Rate, changes: dict[str, Change], worlds: Map
     mutants["a round of one way is missing"] = mutant(keep=lambda p: (p.cell.way, p.round) != ("tunnel", 1))
     # Each rate is inverted, so that larger ones become smaller.
     mutants["all is the other way round"] = mutant(rate=lambda cell, at: 100 / rate(cell, at))
-    return Judged(Judge(lambda: aims(found()), mutants), lambda: figure.claims(found()))
+    return Judged(Judge(lambda: aims(found()), mutants), lambda: claims_of(figure.name, found()))
 
 
 def figure3(cell: Cell, at: Condition) -> float:
@@ -196,9 +197,10 @@ def _traced(acknowledged: Mapping[str, int], change: Change = unchanged, rounds:
     def judge() -> tuple[Sequence[Aim], Sequence[Claim]]:
         at, there = vpn_trace.AT, range(rounds)
         found = [point(cell, at, number, 15.0) for number in there for cell in vpn_trace.CELLS]
-        claims = trace_claims({(cell, number): acknowledged[cell.way] for number in there for cell in vpn_trace.CELLS})
+        octets = {(cell, number): acknowledged[cell.way] for number in there for cell in vpn_trace.CELLS}
         planned = [(cell, at) for cell in vpn_trace.CELLS]
-        return sound(Points(replace(p, **change(p)) for p in found), planned, RUNS), claims
+        points = Points(replace(p, **change(p)) for p in found)
+        return sound(points, planned, RUNS), trace_claims(points, octets)
 
     return judge
 

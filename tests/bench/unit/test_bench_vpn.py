@@ -14,9 +14,10 @@ from mutants_of_vpn import VPN, point
 
 from mptcp_bench.experiments import vpn_trace
 from mptcp_bench.experiments.options import OptionError
-from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, Cell, Claim, Condition, Points, loss_of, ratio
+from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, Cell, Claim, Condition, Points, loss_of
 from mptcp_bench.experiments.vpn_figures import FIG4, FIG7, FIG10, FIGURES, Figure, draw, goodputs
-from mptcp_bench.experiments.vpn_judging import bursts
+from mptcp_bench.experiments.vpn_judging import Group, claims_of, ratio
+from mptcp_bench.experiments.vpn_losses import bursts
 from mptcp_bench.experiments.vpn_trace import CELLS, Trace, draw_traces, trace
 from mptcp_bench.wire.packets import ACK, SYN, Packet
 from mptcp_lab.testbed import TestbedError
@@ -55,9 +56,10 @@ def test_each_claim_holds_in_the_papers_world_and_is_broken_in_another(name: str
 def test_ratios_are_of_one_round_in_which_both_were_measured_everywhere() -> None:
     there = [point(TCP, at, number, 5.0) for at in (AT, FAR) for number in range(3)]
     there += [point(MPTCP, at, number, 10.0 + 30 * (at is FAR)) for at in (AT, FAR) for number in (0, 2)]
-    assert ratio(Points(there), MPTCP, TCP, (AT, FAR)) == pytest.approx((4.0, 4.0))
-    assert ratio(Points(there), MPTCP, TCP, (AT,)) == pytest.approx((2.0, 2.0))
-    assert ratio(Points(there), MPTCP, Cell("udp"), (AT,)) == ()
+    both = Group(Points(there), "cubic", "bbr", (AT, FAR))
+    assert ratio("mptcp", "tcp")(both) == pytest.approx({0: 4.0, 2: 4.0})
+    assert ratio("mptcp", "tcp")(both.shortest) == pytest.approx({0: 2.0, 2: 2.0})
+    assert ratio("mptcp", "udp")(both) == {}
 
 
 @pytest.mark.parametrize("name", sorted(FIGURES))
@@ -66,7 +68,7 @@ def test_each_is_over_in_its_time_and_a_single_round_judges_nothing(name: str) -
     quick = figure.chosen({}, True)
     assert figure.chosen({}, False).estimate <= LONGEST
     assert quick.estimate <= LONGEST_QUICK
-    claims = figure.claims(Points(point(cell, at, 0, 9.0) for cell, at in quick.planned))
+    claims = claims_of(name, Points(point(cell, at, 0, 9.0) for cell, at in quick.planned))
     assert claims
     assert {claim.verdict for claim in claims} == {"not judged"}
 
