@@ -65,15 +65,9 @@ LEFT_OUT: dict[str, set[str]] = {
 }
 """For each kept result: the forms that its options leave out."""
 COUNTS = {
-    "batches measured",
-    "runs",
-    "rounds",
-    "rounds of everything",
-    "transfers",
-    "samples",
-    "runs, guard on",
+    "batches measured", "runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on",
     "runs, guard off",
-}
+}  # fmt: skip
 """Forms whose bound is the requested number of runs."""
 COMPUTED: dict[str, set[str]] = {
     "console": {"loop lag, longest", "loop lag, longest around each, median", "how often above # s"},

@@ -20,6 +20,7 @@ from rich.console import Console
 from mptcp_bench import experiments
 from mptcp_bench.experiments import mimbox_memory, pages, pages_cells, scale_soft
 from mptcp_bench.experiments.attempts import Attempts
+from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.findings import Findings, result_of
 from mptcp_bench.experiments.mimbox_points import Point, Points
 from mptcp_bench.experiments.relay_cells import Cell
@@ -174,27 +175,23 @@ def test_every_attempt_in_a_testbed_looks_at_its_emulation() -> None:
 
 
 @pytest.mark.parametrize("late", ["plain", "throttled"])
-@pytest.mark.parametrize("variant", ["ours", "static"])
-def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(
-    variant: str, late: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("variant", [pages.NEW, "static"])
+def test_a_batch_of_pages_is_excused_by_the_testbed_that_it_was_in(variant: str, late: str) -> None:
     labs = {"plain": FakePaths(), "throttled": FakePaths()}
 
     def fetch(*of: object) -> None:
         labs[late].late += 1
         raise TestbedError("downloads not complete")
 
-    beds: list[Any] = [
-        SimpleNamespace(
-            testbed=lab, known=True, start_throttler=lambda cell: None, set_up=lambda *of: nullcontext(), fetch=fetch
-        )
+    plain, throttled = (
+        SimpleNamespace(testbed=lab, start_throttler=lambda cell: None, set_up=lambda *of: nullcontext(), fetch=fetch)
         for lab in labs.values()
-    ]
-    attempts = Attempts(Console(file=io.StringIO()))
-    work = pages.Work(beds[0], beds[1], Console(file=io.StringIO()), pages.Plan([variant], 1), attempts)
+    )
+    beds: Any = pages.Beds(plain, throttled, plain)  # type: ignore[arg-type]
     [cell, *_] = pages_cells.cells({}, quick=True)
-    assert list(work.measure(cell)) == []
-    excused = (late == "throttled") is (variant == "ours")
+    attempts = Attempts(Console(file=io.StringIO()))
+    assert attempts.of(lambda: pages.measure(beds, Turn(cell, variant, 1)), "one", check=beds.check_emulation) is None
+    excused = (late == "throttled") is (variant == pages.NEW)
     [why] = attempts.judged(NOTHING).failures
     assert why.endswith(": late" if excused else ": downloads not complete")
 

@@ -89,8 +89,9 @@ def test_each_column_with_bounds_is_missed_in_a_mutant(name: str) -> None:
     """This also finds columns whose aim no sound result has."""
     found = {what.rpartition(": ")[2] for mutant in JUDGES[name].mutants for what in missed_of(name, mutant)}
     columns = [column for table in SCENARIOS[name].tables for column in table.columns]
-    judged = {column.aim or column.heading for column in columns if (column.least, column.most) != (None, None)}
-    assert judged - found == set()
+    bounded = [column for column in columns if (column.least, column.most) != (None, None)]
+    # A name that depends on the row is one of a sound result, whose bounds another test covers.
+    assert {column.aim or column.heading for column in bounded if not callable(column.aim)} - found == set()
 
 
 def missed_of(name: str, mutant: str) -> set[str]:
