@@ -7,20 +7,26 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 
-from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, paths
+from mptcp_lab.testbed import UNSHAPED, LiveNode, Process, Testbed, TestbedError, paths
 from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
 from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 from mptcp_lab.testbed.tunnel import PORT, Tunnel, tunnel
 
 from .devices import DEVICES
-from .tunnel_cells import PATHS, VARIANTS, PathPair
-from .tunnel_judging import Transfer
+from .tunnel_cells import DOWNLOADS, PATHS, Cell, Settings
 
 PORTS = {"a": 1195, "b": 1196, "mptcp": 1197}
 NUMBERS = {"a": 1, "b": 2, "tunnel": 3, "mptcp": 4}
 """Number of each OpenVPN pair. The packets of the pair *tunnel* are split by our daemons."""
+LIMIT = 1.3
+"""A download is stopped after this multiple of the time that it would take at the sum of its paths' rates."""
+LEARNING = 4.0
+"""Seconds of the download from which the daemons learn the paths' rates. Real tunnels run for days."""
+LONGEST = 16.0
+"""Seconds that the files suffice for in parts other than downloads."""
 CHECK = 1.5
 """Seconds after a download's start at which its congestion control is checked."""
 SPLIT = ("ours", "weights")
@@ -65,8 +71,8 @@ class Bed:
         """The node at which the tunnels end, and that serves the files."""
         return self.testbed["proxy"]
 
-    def start_pairs(self, scope: ExitStack, names: Sequence[str]) -> None:
-        """Start the OpenVPN pairs without waiting until they are connected."""
+    def start_pairs(self, scope: ExitStack, *, multipath: bool) -> None:
+        """Start the OpenVPN pairs, without waiting until they are connected; one over MPTCP only if *multipath*."""
         ends, address = (self.client, self.proxy), self.proxy.service_address()
         for path, device in zip(PATHS, DEVICES, strict=True):
             local, number = self.client.address(device), NUMBERS[path]
@@ -74,7 +80,7 @@ class Bed:
             self.pairs[path] = scope.enter_context(pair)
         number = NUMBERS["tunnel"]
         self.pairs["tunnel"] = scope.enter_context(over_udp(*ends, address, number=number, port=PORT, wait=False))
-        if "mptcp" in names:
+        if multipath:
             pair = over_tcp(*ends, address, number=NUMBERS["mptcp"], port=PORTS["mptcp"], wait=False)
             self.pairs["mptcp"] = scope.enter_context(pair)
 
@@ -110,24 +116,39 @@ class Bed:
             raise TestbedError(f"no download through {pair.device} is sent by {self.control}: {shown.strip()}")
 
 
+@dataclass(frozen=True, slots=True)
+class Beds:
+    """The testbeds of one cell, one for each congestion control; for the cost of a packet one without pairs."""
+
+    testbeds: Sequence[Testbed]
+    each: Sequence[Bed]
+    settings: Settings
+    seed: int
+
+    def check_emulation(self) -> None:
+        for testbed in self.testbeds:
+            testbed.check_emulation()
+
+
 @contextmanager
-def beds(
-    over: PathPair, seed: int, controls: Sequence[str], seconds: float, names: Sequence[str] = VARIANTS
-) -> Iterator[list[Bed]]:
-    """Yield a testbed for each of *controls*, for the variants *names*, with files that take *seconds*."""
+def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Beds]:
+    [cell] = cells
     with ExitStack() as scope:
+        if cell.part == "cost":
+            yield Beds([scope.enter_context(Testbed(UNSHAPED, seed=seed))], (), chosen, seed)
+            return
         found = []
-        for control in controls:
-            testbed = scope.enter_context(Testbed(paths(over.paths()), seed=seed))
-            origin = start_origin(testbed["proxy"], over.octets(seconds), ports=(80,))
-            found.append(Bed(testbed, control, origin))
+        for control in cell.controls:
+            testbed = scope.enter_context(Testbed(paths(cell.over.paths()), seed=seed))
+            files = cell.over.octets(chosen.seconds if cell.part in DOWNLOADS else LONGEST)
+            found.append(Bed(testbed, control, start_origin(testbed["proxy"], files, ports=(80,))))
         # Run our daemons meanwhile, because the pair ``tunnel`` needs them to connect.
         with running(found, "ours"):
             for bed in found:
-                bed.start_pairs(scope, names)
+                bed.start_pairs(scope, multipath=cell.part in DOWNLOADS)
             for bed in found:
                 bed.settle()
-        yield found
+        yield Beds([bed.testbed for bed in found], found, chosen, seed)
 
 
 @contextmanager
@@ -151,31 +172,36 @@ def _check_even(each: Tunnel) -> None:
         raise TestbedError(f"packets were not split 50/50: {sent}")
 
 
-def check(found: Sequence[Bed]) -> None:
-    """Raise EmulationError if the paths of a testbed were not as asked."""
-    for bed in found:
-        bed.testbed.check_emulation()
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """The rate of a download in bits/s; in the variant ``alone`` of two at the same time, one over each path."""
+
+    rate: float
+    a: float = nan
+    b: float = nan
 
 
-def transfers(found: Sequence[Bed], cell: str, variant: str, limit: float, learning: float = 0.0) -> list[Transfer]:
+def download(beds: Beds, cell: Cell, variant: str) -> dict[str, Goodput]:
     """Download once in each testbed, all at the same time. Raises TestbedError.
 
-    If *learning* is not 0, another download of that many seconds comes first, from which the daemons learn the paths'
-    rates.
+    If the paths' rates differ, another download comes first, from which the daemons learn the rates.
     """
+    found, limit = beds.each, LIMIT * beds.settings.seconds
     with running(found, variant) as tunnels:
-        if tunnels and learning:
-            before = [bed.download(*bed.pairs_of(variant)[0], learning) for bed in found]
-            for download in before:
-                download.rate()
+        if tunnels and cell.part == "rates":
+            before = [bed.download(*bed.pairs_of(variant)[0], LEARNING) for bed in found]
+            for one in before:
+                one.rate()
         begun = [[(pair, bed.download(pair, file, limit)) for pair, file in bed.pairs_of(variant)] for bed in found]
         time.sleep(CHECK)
         for bed, downloads in zip(found, begun, strict=True):
             for pair, _ in downloads:
                 bed.check_control(pair)
-        rates = [tuple(download.rate() for _, download in downloads) for downloads in begun]
+        rates = [[one.rate() for _, one in downloads] for downloads in begun]
         if variant == "weights":
             for each in tunnels:
                 _check_even(each)
-    check(found)
-    return [Transfer(cell, bed.control, variant, each) for bed, each in zip(found, rates, strict=True)]
+    return {
+        bed.control: Goodput(sum(each), *(each if variant == "alone" else ()))
+        for bed, each in zip(found, rates, strict=True)
+    }

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,6 @@ from mptcp_tunnel.kernel.network import far_end
 
 from .devices import DEVICES
 from .tunnel_cells import PATHS
-from .tunnel_judging import Cost
 
 FLOOD = Path(hops.__file__).parent / "native/flood.c"
 OCTETS = 1400
@@ -34,6 +34,20 @@ OFFERED = (300, 400, 500, 600, 800, 1000)
 MOST_LOST = 0.01
 _RUN_TIME = 0
 """BPF_STATS_RUN_TIME, linux/bpf.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Costs per packet: nanoseconds of both BPF programs, µs of the resequencer; and the rate that was carried."""
+
+    splitter: float
+    joiner: float
+    resequencer: float
+    carried: float
+
+    @property
+    def kernel(self) -> float:
+        return self.splitter + self.joiner
 
 
 class RunTime(NamedTuple):

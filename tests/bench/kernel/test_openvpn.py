@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from mptcp_bench.experiments.tunnel_faults import STREAM_PORT, received, receiving
+from mptcp_bench.experiments.tunnel_parts import STREAM_PORT, received, receiving
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, start_origin, start_proxy, wait_until

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from faults_live import SOUND, UNUSED, misses
 
-from mptcp_bench.experiments import tunnel_judging
-from mptcp_bench.experiments.tunnel_bed import Bed, beds, transfers
-from mptcp_bench.experiments.tunnel_cells import Cell, PathPair
-from mptcp_bench.experiments.tunnel_judging import Measured, aims
+from mptcp_bench.experiments import tunnel
+from mptcp_bench.experiments.columns import Run, Turn
+from mptcp_bench.experiments.tunnel import SCENARIO
+from mptcp_bench.experiments.tunnel_bed import Bed, built
+from mptcp_bench.experiments.tunnel_cells import Cell
 from mptcp_bench.experiments.two_paths import dropping
 
 pytestmark = pytest.mark.kernel
-SECONDS, LIMIT = 4.0, 8.0
 SHARE = 0.7
 """Share of the sum of both paths that a busy machine reaches. One path alone has half."""
-CELL = Cell("goodput", PathPair((10, 10)), "cell", ("bbr",))
+CELL = Cell("goodput", "cell", controls=("bbr",))
+TURNS = [Turn(CELL, variant, 1) for variant in ("alone", "ours")]
 MISSES = {SOUND: set(), UNUSED: {"cell, bbr: goodput / sum of both paths alone"}}
 
 
@@ -28,11 +29,12 @@ MISSES = {SOUND: set(), UNUSED: {"cell, bbr: goodput / sum of both paths alone"}
 @pytest.mark.parametrize("fault", MISSES)
 def test_goodput(monkeypatch: pytest.MonkeyPatch, require: Callable[..., None], fault: str) -> None:
     require("root", "mptcp", "tbf", "nfqueue", "apache2", "curl", "openvpn", "openssl", "ss", "gcc")
-    monkeypatch.setattr(tunnel_judging, "SHARES", {"goodput": SHARE})
+    monkeypatch.setattr(tunnel, "SHARES", {"goodput": SHARE})
+    chosen = SCENARIO.chosen({"seconds": "4"})
     download = Bed.download
 
     def missed() -> set[str]:
-        with ExitStack() as scope, beds(CELL.over, 1, CELL.controls, SECONDS, ()) as found:
+        with ExitStack() as scope, built(chosen, [CELL], 1) as beds:
 
             def broken(bed: Bed, pair: Any, file: str, *more: Any) -> Any:
                 if fault == UNUSED and file == "sum":
@@ -40,8 +42,8 @@ def test_goodput(monkeypatch: pytest.MonkeyPatch, require: Callable[..., None], 
                 return download(bed, pair, file, *more)
 
             monkeypatch.setattr(Bed, "download", broken)
-            measured = [one for each in ("alone", "ours") for one in transfers(found, CELL.name, each, LIMIT)]
+            runs = [Run(turn, each, part) for turn in TURNS for part, each in SCENARIO.measure(beds, turn).items()]
             scope.close()
-        return {aim.what for aim in aims(Measured(measured), [CELL], ["goodput"], {}) if not aim.met}
+        return {aim.what for aim in SCENARIO.aims(SCENARIO.results(TURNS, runs)) if not aim.met}
 
     misses(missed, fault, MISSES[fault])

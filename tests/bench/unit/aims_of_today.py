@@ -62,6 +62,7 @@ LEFT_OUT: dict[str, set[str]] = {
     "relay-slow": _OF_ONE_SUBFLOW | _OF_IDLE,
     "relay-squid-6": _OF_ONE_SUBFLOW | _OF_IDLE,
     "steering": _IN_OUTAGES,
+    "tunnel": {"runs"},
 }
 """For each kept result: the forms that its options leave out."""
 COUNTS = {
