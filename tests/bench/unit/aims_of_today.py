@@ -57,6 +57,7 @@ LEFT_OUT: dict[str, set[str]] = {
         "lifted by hand, Ethernet is above the cap for",
     },
     "guard-up": {"recovers after"},
+    "home": {"attempts repeated for another reason than the emulated paths"},
     "outages": {*_BY_MODE, "Mbit/s", "Mbit/s, × without a mode, lower bound"},
     "relay-apart": _OF_ONE_SUBFLOW | _OF_IDLE,
     "relay-slow": _OF_ONE_SUBFLOW | _OF_IDLE,

@@ -29,7 +29,7 @@ JUDGES: dict[str, Judge] = {
     "emulation": EMULATION,
     "goodput": GOODPUT,
     "guard": with_attempts(GUARD),
-    "home": HOME,
+    "home": with_attempts(HOME),
     "middleboxes": with_attempts(MIDDLEBOXES),
     "mimbox-delay": with_attempts(MIMBOX_DELAY),
     "mimbox-goodput": with_attempts(MIMBOX_GOODPUT),
