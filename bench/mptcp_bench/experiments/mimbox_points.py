@@ -13,14 +13,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..result_file import Judgement, shown
-from ..statistics import exact_median_interval
-from .aims import Aim
+from .claims import FEWEST, Claim
 from .relay_cells import Cell
-from .relay_judging import median_or_nan, positive_or_nan, ratios
+from .relay_judging import positive_or_nan, ratios
 
-FEWEST = 6
-"""Least number of rounds so that the extremes contain the median with 95 % confidence: 1 - 2 / 2^6 is 97 %."""
+__all__ = ["FEWEST", "PERCENTS", "Claim", "Delays", "HeldMemory", "Point", "Points", "growth", "least"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,45 +102,6 @@ class HeldMemory:
     def total(self) -> float:
         """Return the sum of both; NaN if nothing was measured."""
         return positive_or_nan(self.user + self.kernel)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A statement of the paper, and the value that we measured for it in each round."""
-
-    paper: str
-    what: str
-    values: tuple[float, ...]
-    unit: str = ""
-    least: float | None = None
-    most: float | None = None
-
-    @property
-    def aim(self) -> Aim:
-        return Aim(self.what, median_or_nan(self.values), self.unit, least=self.least, most=self.most)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Confidence interval of the median; None for too few or infinite values."""
-        return exact_median_interval(self.values) if all(map(math.isfinite, self.values)) else None
-
-    @property
-    def verdict(self) -> Judgement:
-        if self.interval is None:
-            return "not judged"
-        within = [
-            (self.least is None or x >= self.least) and (self.most is None or x <= self.most) for x in self.interval
-        ]
-        return "holds" if all(within) else "not judged" if any(within) else "fails"
-
-    @property
-    def row(self) -> tuple[str, str, str]:
-        """The paper's words, our value, and the verdict."""
-        measured = f"{self.what}: {self.aim.measured}"
-        if self.interval is not None:
-            low, high = self.interval
-            measured += f" ({shown(low, self.unit)} to {shown(high, self.unit)}, n = {len(self.values)})"
-        return self.paper, f"{measured}; wanted {self.aim.wanted}", self.verdict
 
 
 def growth(values: Mapping[tuple[int, int], float]) -> tuple[float, ...]:

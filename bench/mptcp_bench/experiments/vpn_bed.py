@@ -7,7 +7,7 @@ server (here behind the core, over an unshaped link). Cipher and compression are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -19,8 +19,9 @@ from mptcp_lab.testbed.services import Origin, start_origin
 from mptcp_lab.testbed.transfer import Added, observe, wget
 from mptcp_lab.testbed.tunnel import tunnel
 
+from .columns import Turn
 from .devices import DEVICES
-from .vpn_cells import FILE, OVER_TCP, RATE, WAYS, Cell, Condition, Point
+from .vpn_cells import FILE, OVER_TCP, RATE, VPNS, WAYS, Condition, Point, Vpn
 
 NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
 SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
@@ -44,6 +45,11 @@ class Bed:
     testbed: Testbed
     lab: Lab
     origin: Origin
+    seconds: float
+    """After which a download is broken off."""
+
+    def check_emulation(self) -> None:
+        self.testbed.check_emulation()
 
     @property
     def client(self) -> LiveNode:
@@ -56,27 +62,27 @@ class Bed:
 
 
 @contextmanager
-def built(at: Condition, seed: int) -> Iterator[Bed]:
+def built(at: Condition, seed: int, seconds: float) -> Iterator[Bed]:
     """Build the testbed for the condition *at*."""
     with Testbed(paths(at.paths, name="vpn"), seed=seed) as testbed:
         for name in ("client", "proxy", "origin"):
             testbed[name].run(["sysctl", "-qw", *(f"{key}={value}" for key, value in SYSCTLS.items())])
         testbed["proxy"].run(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
         testbed["core"].run(["ip", "route", "add", NETWORK, "via", testbed["proxy"].service_address()])
-        yield Bed(testbed, lab_of(testbed), start_origin(testbed["origin"], {NAME: FILE}, ports=(80,)))
+        yield Bed(testbed, lab_of(testbed), start_origin(testbed["origin"], {NAME: FILE}, ports=(80,)), seconds)
 
 
 @contextmanager
-def carried(bed: Bed, way: str, outer: str) -> Iterator[OpenVpn]:
-    """Run a VPN by *way*, whose own connection uses *outer*, and route the origin through it. Raises TestbedError."""
-    if outer:
+def carried(bed: Bed, vpn: Vpn) -> Iterator[None]:
+    """Run *vpn*, and route the origin through it. Raises TestbedError."""
+    if vpn.outer:
         for node in (bed.client, bed.server):
-            controlled(node, outer)
+            controlled(node, vpn.outer)
     with ExitStack() as stack:
-        vpn = stack.enter_context(_pair(bed, way, stack))
-        route = [bed.origin.host.service_address(), "dev", vpn.device]
+        pair = stack.enter_context(_pair(bed, vpn.way, stack))
+        route = [bed.origin.host.service_address(), "dev", pair.device]
         stack.enter_context(bed.client.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]))
-        yield vpn
+        yield
 
 
 def controlled(node: LiveNode, name: str) -> None:
@@ -166,45 +172,39 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
         yield
 
 
-def measured(
-    bed: Bed, way: str, outer: str, inner: Sequence[str], at: Condition, number: int, seconds: float
-) -> list[Point]:
-    """Run a VPN, and measure a download through it with each congestion control of *inner*, in order.
-
-    A download is stopped after *seconds*, complete or not. Raises TestbedError if nothing arrived, or other bytes than
-    the server's.
-    """
+def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Point]:
+    """Run the VPN of the turn's variant, and download through it with each congestion control in turn."""
+    at, found = turn.cell, {}
     added = Added(bed.client, bed.server)
-    points = []
-    with carried(bed, way, outer):
-        for control in inner:
+    with carried(bed, VPNS[turn.variant]):
+        for control in at.inner if turn.number % 2 else reversed(at.inner):
             controlled(bed.testbed["origin"], control)
-            points.append(downloaded(bed, Cell(way, control, outer), at, number, seconds, added))
-    return points
+            found[control] = downloaded(bed, added)
+    return found
 
 
-def downloaded(
-    bed: Bed, cell: Cell, at: Condition, number: int, seconds: float, added: Added, warm: float = WARM
-) -> Point:
-    """Measure a download through the VPN of *cell*, after one of *warm* seconds; raises as :func:`measured`."""
+def downloaded(bed: Bed, added: Added, warm: float = WARM) -> Point:
+    """Measure a download through the VPN, after one of *warm* seconds.
+
+    Raises TestbedError if nothing arrived, or other bytes than the server's.
+    """
     url = bed.origin.url(NAME)
     argv = ["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(PATIENCE), "-w", "%{time_connect}", url]
     trip = float(bed.client.run(argv, timeout=2 * PATIENCE).stdout)
     if warm:
         observe(bed.lab, wget(url), timeout=warm)
-    seen = observe(bed.lab, wget(url), timeout=seconds)
+    seen = observe(bed.lab, wget(url), timeout=bed.seconds)
     whole = seen.status == 0 and seen.sha256 == bed.origin.digests[NAME]
     if not (seen.timed_out and seen.octets) and not whole:
-        raise TestbedError(f"{cell}: wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
+        raise TestbedError(f"wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
     ours, theirs = added.read()
     first, last = seen.samples[0].octets, seen.samples[-1].octets
     came = {path.name: last[path.name] - first[path.name] for path in bed.lab.paths}
     return Point(
-        cell, at, number,
         goodput=seen.goodput,
         second=came["secondary"] / max(1, sum(came.values())),
         carried=max(came.values()) * 8 / seen.ended / RATE,
         joined=theirs.get("MPTcpExtMPJoinAckRx", 0),
         fallbacks=fallbacks(ours) + fallbacks(theirs),
         round_trip=trip,
-    )  # fmt: skip
+    )

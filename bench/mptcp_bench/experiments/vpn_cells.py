@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and their data points. Pure.
+"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and what is measured. Pure.
 
 The experiments repeat "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). The paper's Multipath UDP
 splits at random, without a resequencer. Ours (docs/tunnel.md) and OpenVPN over MPTCP are measured beside it.
@@ -7,16 +7,10 @@ splits at random, without a resequencer. Ours (docs/tunnel.md) and OpenVPN over 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
-
-from ..result_file import Judgement
-from ..statistics import mean_bounds, mean_or_nan
-from . import mimbox_points
-from .aims import Aim
 
 RATE = 10_000_000
 """Rate of each path in each direction, bits per second."""
@@ -60,37 +54,36 @@ OVER_TCP = ("tcp", "mptcp", "ports")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A way, and the congestion controls: *inner* of the download, *outer* of the VPN's own connection."""
+class Vpn:
+    """A way, and the congestion control of the VPN's own connection; empty if the VPN uses UDP."""
 
     way: str
-    inner: str = "cubic"
     outer: str = ""
-    """Empty if the VPN uses UDP."""
 
     def __str__(self) -> str:
-        return f"{self.way}, {self.inner} inside" + (f", {self.outer} outside" if self.outer else "")
+        return WAYS[self.way].title + (f", {self.outer} outside" if self.outer else "")
 
 
-def cells(ways: Iterable[str], inner: Iterable[str], outer: Iterable[str]) -> tuple[Cell, ...]:
-    """Return every combination. A way over UDP has no *outer* control."""
+def vpns(ways: Iterable[str], outer: Iterable[str]) -> dict[str, Vpn]:
+    """Return every combination, by its name. A way over UDP has no control outside."""
     controls = tuple(outer)
-    found = (
-        Cell(way, each, control)
-        for each in inner
-        for way in ways
-        for control in (controls if way in OVER_TCP else ("",))
-    )
-    return tuple(dict.fromkeys(found))
+    found = [Vpn(way, control) for way in ways for control in (controls if way in OVER_TCP else ("",))]
+    return {str(vpn): vpn for vpn in found}
+
+
+CONTROLS = ("cubic", "bbr")
+VPNS = vpns(WAYS, CONTROLS)
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """RTTs of both paths in milliseconds, and the loss on both, one of :data:`LOSSES`."""
+    """RTTs of both paths in milliseconds, the loss on both, one of :data:`LOSSES`, and what is downloaded over them."""
 
     first: float
     second: float
     loss: str = "0"
+    inner: tuple[str, ...] = ("cubic",)
+    """The congestion controls of the downloads through each VPN."""
 
     def __str__(self) -> str:
         return f"{self.first:g}/{self.second:g} ms, loss {self.loss}"
@@ -116,9 +109,6 @@ def loss_of(name: str) -> Loss | None:
 class Point:
     """The measured values of one download."""
 
-    cell: Cell
-    at: Condition
-    round: int
     goodput: float
     """Goodput in bits per second."""
     second: float
@@ -131,50 +121,3 @@ class Point:
     """Number of connections that should have been MPTCP, but became plain TCP."""
     round_trip: float
     """Seconds that a connection through the VPN took to open, before the download."""
-
-
-class Claim(mimbox_points.Claim):
-    """A claim of the paper, with our value in each round. One-sided 95 % bounds of the mean decide it."""
-
-    # The base class uses the median's interval, which needs six rounds. Here a download takes ten seconds.
-
-    @property
-    def aim(self) -> Aim:
-        return Aim(self.what, mean_or_nan(self.values), self.unit, least=self.least, most=self.most)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Confidence interval of the mean; None for fewer than two rounds."""
-        finite = len(self.values) > 1 and all(map(math.isfinite, self.values))
-        return mean_bounds(self.values) if finite else None
-
-    @property
-    def verdict(self) -> Judgement:
-        """The judgement; ``not judged`` also if the claim's bound lies within the interval."""
-        if self.interval is None:
-            return "not judged"
-        low, high = self.interval
-        if (self.least is not None and high < self.least) or (self.most is not None and low > self.most):
-            return "fails"
-        within = (self.least is None or low >= self.least) and (self.most is None or high <= self.most)
-        return "holds" if within else "not judged"
-
-
-class Points:
-    """All downloads that an experiment measured."""
-
-    def __init__(self, points: Iterable[Point]) -> None:
-        self.all = tuple(points)
-
-    @property
-    def conditions(self) -> tuple[Condition, ...]:
-        """The measured conditions, ordered by loss as in :data:`LOSSES`, then by RTT."""
-        there = dict.fromkeys(p.at for p in self.all)
-        return tuple(sorted(there, key=lambda at: (LOSSES.index(at.loss), at.first, at.second)))
-
-    def of(self, cell: Cell, at: Condition) -> tuple[Point, ...]:
-        return tuple(p for p in self.all if (p.cell, p.at) == (cell, at))
-
-    def goodputs(self, cell: Cell, at: Condition) -> dict[int, float]:
-        """Return the goodput in bits per second, by round."""
-        return {p.round: p.goodput for p in self.of(cell, at)}

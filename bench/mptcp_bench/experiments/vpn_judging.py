@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
-from ..statistics import fmean, geometric_mean
+from ..statistics import fmean, geometric_mean, median
 from .aims import Aim
-from .relay_judging import median_or_nan
-from .vpn_cells import OVER_TCP, WAYS, Cell, Claim, Condition, Point, Points
+from .claims import Claim
+from .columns import Results
+from .vpn_cells import LOSSES, OVER_TCP, VPNS, WAYS, Condition, Point, Vpn
 
 NOTICEABLE = 1.1
 """Least ratio that counts as "noticeable" or "much"."""
@@ -23,6 +24,24 @@ NOT_WORSE = 0.9
 """Least share of goodput that must remain if a degradation "did not worsen"."""
 Rounds = Mapping[int, float]
 """A value of each round."""
+
+
+Found = Results[Condition, Any]
+
+
+def conditions(results: Found) -> tuple[Condition, ...]:
+    """Return the measured conditions, ordered by loss as in :data:`LOSSES`, then by RTT."""
+    there = dict.fromkeys(run.turn.cell for run in results.runs)
+    return tuple(sorted(there, key=lambda at: (LOSSES.index(at.loss), at.first, at.second)))
+
+
+def values(results: Found, vpn: Vpn, inner: str, at: Condition, name: str = "goodput") -> dict[int, float]:
+    """Return the attribute *name* of the downloads through *vpn* under one condition, by round."""
+    return {
+        run.turn.number: float(getattr(run.measured, name))
+        for run in results.runs
+        if (VPNS[run.turn.variant], run.part, run.turn.cell) == (vpn, inner, at)
+    }
 
 
 def divided(one: Rounds, other: Rounds) -> Rounds:
@@ -34,7 +53,7 @@ def divided(one: Rounds, other: Rounds) -> Rounds:
 class Group:
     """What one claim is about: downloads with one congestion control inside, one outside, under some conditions."""
 
-    points: Points
+    results: Found
     inner: str
     outer: str
     """The control of VPNs over TCP; empty if the claim is about both controls, or only about VPNs over UDP."""
@@ -71,10 +90,10 @@ class Group:
     def shortest(self) -> Self:
         return replace(self, ats=self.ats[:1])
 
-    def goodput(self, way: str, outer: str = "") -> Rounds:
+    def goodput(self, way: str, outer: str = "", name: str = "goodput") -> Rounds:
         """Return the geometric mean of *way*'s goodput over the conditions, of the rounds that have all of them."""
-        cell = Cell(way, self.inner, (outer or self.outer) if way in OVER_TCP else "")
-        each = [self.points.goodputs(cell, at) for at in self.ats]
+        vpn = Vpn(way, (outer or self.outer) if way in OVER_TCP else "")
+        each = [values(self.results, vpn, self.inner, at, name) for at in self.ats]
         rounds = sorted(set.intersection(*map(set, each))) if each else []
         return {number: geometric_mean([rates[number] for rates in each]) for number in rounds}
 
@@ -98,24 +117,22 @@ class Statement:
     outside: bool = True
     """Whether each congestion control outside is a group of its own."""
 
-    def claims(self, points: Points) -> Iterator[Claim]:
-        losses = dict.fromkeys(at.loss for at in points.conditions)
-        for group in groups(points, outside=self.outside):
+    def claims(self, results: Found) -> Iterator[Claim]:
+        losses = dict.fromkeys(at.loss for at in conditions(results))
+        for group in groups(results, outside=self.outside):
             for part in [group.with_loss(loss) for loss in losses] if self.by_loss else [group]:
                 if (found := self.value(part)) is not None:
-                    what, values = self.what + part.label, tuple(found.values())
-                    yield Claim(self.paper, what, values, self.unit, self.least, self.most)
+                    # Rounds are few, because a download takes ten seconds. The mean has an interval after two.
+                    what, each = self.what + part.label, tuple(found.values())
+                    yield Claim(self.paper, what, each, self.unit, self.least, self.most, by="mean")
 
 
-def groups(points: Points, *, outside: bool = True) -> Iterator[Group]:
+def groups(results: Found, *, outside: bool = True) -> Iterator[Group]:
     """Yield the downloads of each congestion control inside and, if *outside*, of each one outside."""
-    for inner in _inner(points):
-        for outer in sorted({p.cell.outer for p in points.all if p.cell.outer}) if outside else [""]:
-            yield Group(points, inner, outer, points.conditions)
-
-
-def _inner(points: Points) -> list[str]:
-    return sorted({p.cell.inner for p in points.all})
+    outer = sorted({VPNS[run.turn.variant].outer for run in results.runs} - {""}) if outside else [""]
+    for inner in sorted({run.part for run in results.runs}):
+        for control in outer:
+            yield Group(results, inner, control, conditions(results))
 
 
 def ratio(one: str, other: str) -> Callable[[Group], Rounds]:
@@ -162,7 +179,7 @@ def _greatest_by_least_asymmetry(group: Group) -> Rounds | None:
 
 
 def _by_lossless(group: Group) -> Rounds | None:
-    without = replace(group, ats=group.points.conditions).with_loss("0")
+    without = replace(group, ats=conditions(group.results)).with_loss("0")
     return divided(UDP_BY_TCP(group), UDP_BY_TCP(without)) if group.loss != "0" else None
 
 
@@ -242,92 +259,77 @@ STATEMENTS: Mapping[str, Sequence[Statement]] = {
 """The paper's statements about each figure, by the experiment's name."""
 
 
-def claims_of(figure: str, points: Points) -> list[Claim]:
-    return [claim for statement in STATEMENTS[figure] for claim in statement.claims(points)]
+def claims_of(figure: str, results: Found) -> list[Claim]:
+    return [claim for statement in STATEMENTS[figure] for claim in statement.claims(results)]
 
 
-def sound(points: Points, planned: Sequence[tuple[Cell, Condition]], runs: int) -> list[Aim]:
-    """Return the aims that check whether *runs* rounds of all *planned* points were measured as intended."""
-    there = points.all
-    both = {p.cell.way for p in there if WAYS[p.cell.way].both}
-    fixed = {way: share for way in both if (share := WAYS[way].share) is not None}
-    multipath = [p.joined for p in there if WAYS[p.cell.way].joined]
-    plain = [p.joined for p in there if not WAYS[p.cell.way].joined]
-    aims = [
-        Aim("rounds of everything", min((len(points.of(*each)) for each in planned), default=0), least=runs),
-        Aim("carried by a path, × its rate, most", _most(p.carried for p in there), most=1.1),
-        Aim(
-            "round trip inside, × that of the first path, least",
-            _least(1e3 * p.round_trip / p.at.first for p in there),
-            least=0.9,
-        ),
+def verdicts(results: Found) -> Iterator[Aim]:
+    """Yield the aims that everything was measured as intended, and how our tunnel compares with the others."""
+    yield from sound(results)
+    yield from ours(results)
+
+
+def sound(results: Found) -> Iterator[Aim]:
+    """Yield the aims that all planned rounds were measured as intended."""
+    by_way: dict[str, list[Point]] = {}
+    for run in results.runs:
+        by_way.setdefault(VPNS[run.turn.variant].way, []).append(run.measured)
+    there = [point for points in by_way.values() for point in points]
+    both = {way: points for way, points in by_way.items() if WAYS[way].both}
+    # Use the mean over all downloads, because one download over lossy paths has few packets.
+    off = [
+        abs(fmean([point.second for point in points]) - share)
+        for way, points in both.items()
+        if (share := WAYS[way].share) is not None
     ]
+    alone = [point.second for way, points in by_way.items() if not WAYS[way].both for point in points]
+    multipath = [point for way, points in by_way.items() if WAYS[way].joined for point in points]
+    plain = [point.joined for way, points in by_way.items() if not WAYS[way].joined for point in points]
+    trips = [1e3 * run.measured.round_trip / run.turn.cell.first for run in results.runs]
+    rows = results.rows()
+    yield Aim("rounds of everything", min(len(row.measured) for row in rows), least=max(row.planned for row in rows))
+    yield Aim("carried by a path, × its rate, most", _most(p.carried for p in there), most=1.1)
+    yield Aim("round trip inside, × that of the first path, least", min(trips, default=math.nan), least=0.9)
     if both:
-        greatest = [max(p.second for p in there if p.cell.way == way) for way in sorted(both)]
-        aims.append(
-            Aim("share of the second path, greatest of each way over both, least", _least(greatest), least=0.01)
-        )
-    if alone := [p.second for p in there if not WAYS[p.cell.way].both]:
-        aims.append(Aim("share of the second path where one is used, most", _most(alone), most=0.01))
-    if fixed:
-        # Use the mean over all downloads, because one download over lossy paths has few packets.
-        means = {way: fmean([p.second for p in there if p.cell.way == way]) for way in fixed}
-        off = _most(abs(means[way] - share) for way, share in fixed.items())
-        aims.append(Aim("share of the second path, off what was fixed by, most", off, most=0.05))
+        greatest = [max(point.second for point in points) for points in both.values()]
+        yield Aim("share of the second path, greatest of each way over both, least", min(greatest), least=0.01)
+    if alone:
+        yield Aim("share of the second path where one is used, most", max(alone), most=0.01)
+    if off:
+        yield Aim("share of the second path, off what was fixed by, most", max(off), most=0.05)
     if multipath:
-        fallbacks = sum(p.fallbacks for p in there)
-        aims.append(Aim("subflows joined to each connection of Multipath TCP, least", _least(multipath), least=1))
-        aims.append(Aim("connections that fell back to plain TCP", fallbacks, most=0))
+        joined, fallbacks = min(p.joined for p in multipath), sum(p.fallbacks for p in multipath)
+        yield Aim("subflows joined to each connection of Multipath TCP, least", joined, least=1)
+        yield Aim("connections that fell back to plain TCP", fallbacks, most=0)
     if plain:
-        aims.append(Aim("subflows joined where none is meant, most", _most(plain), most=0))
-    return aims
-
-
-def _least(values: Iterable[float]) -> float:
-    return min(values, default=math.nan)
+        yield Aim("subflows joined where none is meant, most", max(plain), most=0)
 
 
 def _most(values: Iterable[float]) -> float:
     return max(values, default=math.nan)
 
 
-def ours(points: Points) -> list[Aim]:
-    """Return figures, without an aim, that compare our tunnel with the best of all other ways."""
-    found = []
-    for inner in _inner(points):
-        best = [
-            max(rates)
-            for at in points.conditions
-            if (rates := [_rate(points.of(c, at)) for c in _others(points, inner)])
+def ours(results: Found) -> Iterator[Aim]:
+    """Yield figures, without an aim, that compare our tunnel with the best of all other ways."""
+    others = {vpn for run in results.runs if not WAYS[(vpn := VPNS[run.turn.variant]).way].ours}
+    for inner in sorted({run.part for run in results.runs}):
+
+        def rate(vpn: Vpn, at: Condition, inner: str = inner) -> float:
+            return median([*values(results, vpn, inner, at).values()], default=math.nan)
+
+        ratios = [
+            rate(Vpn("tunnel"), at) / max((rate(vpn, at) for vpn in others), default=math.nan)
+            for at in conditions(results)
         ]
-        mine = [_rate(points.of(Cell("tunnel", inner), at)) for at in points.conditions]
-        if best and all(value > 0 for value in (*best, *mine)):
-            each = [one / other for one, other in zip(mine, best, strict=True)]
+        if ratios and all(ratio > 0 for ratio in ratios):
             what = f"goodput, ours × the best of the others, {inner} inside"
-            found.append(Aim(f"{what}, mean over the conditions", geometric_mean(each)))
-            found.append(Aim(f"{what}, least", min(each)))
-    return found
+            yield Aim(f"{what}, mean over the conditions", geometric_mean(ratios))
+            yield Aim(f"{what}, least", min(ratios))
 
 
-def _others(points: Points, inner: str) -> list[Cell]:
-    cells = dict.fromkeys(p.cell for p in points.all)
-    return [cell for cell in cells if cell.inner == inner and not WAYS[cell.way].ours]
-
-
-def _rate(points: Sequence[Point]) -> float:
-    return median_or_nan([p.goodput for p in points])
-
-
-def trace_claims(points: Points, acknowledged: Mapping[tuple[Cell, int], int]) -> list[Claim]:
-    """Return Figure 8's claims. *acknowledged* has the bytes after 0.3 s at the web server, by cell and round."""
-
-    def value(group: Group) -> Rounds:
-        udp, mptcp = (
-            {number: float(max(1, octets)) for (cell, number), octets in acknowledged.items() if cell == wanted}
-            for wanted in (Cell("50/50", group.inner), Cell("mptcp", group.inner, group.outer))
-        )
-        return divided(udp, mptcp)
-
-    paper = "Multipath TCP is much slower in grabbing the available bandwidth than Multipath UDP."
-    what = "acknowledged after 0.3 s, 50/50 × Multipath TCP"
-    return list(Statement(paper, what, value, least=NOTICEABLE, by_loss=False).claims(points))
+TRACE = Statement(
+    "Multipath TCP is much slower in grabbing the available bandwidth than Multipath UDP.",
+    "acknowledged after 0.3 s, 50/50 × Multipath TCP",
+    lambda group: divided(group.goodput("50/50", name="acknowledged"), group.goodput("mptcp", name="acknowledged")),
+    least=NOTICEABLE, by_loss=False,
+)  # fmt: skip

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Claims of a paper that an experiment repeats: its words, our value in each round, and the verdict. Pure.
+
+A claim is also an aim, which compares the median, or the mean, with the bound. The verdict compares its 95 % confidence
+interval: a claim *holds* or *fails* if the whole interval is on one side of the bound, otherwise it is *not judged*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.table import Table
+
+from ..result_file import Judgement, shown
+from ..statistics import exact_median_interval, mean_bounds, mean_or_nan, median
+from .aims import Aim
+
+FEWEST = 6
+"""Least number of rounds for an interval of the median: with fewer, the extremes contain it with less than 95 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A statement of the paper, and the value that we measured for it in each round."""
+
+    paper: str
+    what: str
+    values: tuple[float, ...]
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+    by: Literal["median", "mean"] = "median"
+    """The mean has an interval after two rounds, but it assumes a distribution."""
+
+    @property
+    def aim(self) -> Aim:
+        value = median(self.values, default=math.nan) if self.by == "median" else mean_or_nan(self.values)
+        return Aim(self.what, value, self.unit, least=self.least, most=self.most)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The confidence interval; None for too few or infinite values."""
+        if len(self.values) < 2 or not all(map(math.isfinite, self.values)):
+            return None
+        return exact_median_interval(self.values) if self.by == "median" else mean_bounds(self.values)
+
+    @property
+    def verdict(self) -> Judgement:
+        if self.interval is None:
+            return "not judged"
+        low, high = self.interval
+        if (self.least is not None and high < self.least) or (self.most is not None and low > self.most):
+            return "fails"
+        within = (self.least is None or low >= self.least) and (self.most is None or high <= self.most)
+        return "holds" if within else "not judged"
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """The paper's words, our value, and the verdict."""
+        measured = f"{self.what}: {self.aim.measured}"
+        if self.interval is not None:
+            low, high = self.interval
+            measured += f" ({shown(low, self.unit)} to {shown(high, self.unit)}, n = {len(self.values)})"
+        return self.paper, f"{measured}; wanted {self.aim.wanted}", self.verdict
+
+
+def claims_table(title: str, claims: Sequence[Claim]) -> Table:
+    """Return the table of claims, in the form that the documentation uses for the other paper."""
+    table = Table("the paper says", "measured", "verdict", title=f"Claims: {title}", title_justify="left")
+    for claim in claims:
+        table.add_row(*claim.row)
+    return table
