@@ -159,7 +159,7 @@ def running(found: Sequence[Bed], variant: str) -> Iterator[list[Tunnel]]:
         if variant in SPLIT:
             mode, over = MODE[variant], dict(zip(PATHS, DEVICES, strict=True))
             for bed in found:
-                one = tunnel(bed.client, bed.proxy, over, settings=mode, there=mode, wait=False)
+                one = tunnel(bed.client, bed.proxy, over, settings=mode, wait=False)
                 tunnels.append(scope.enter_context(one))
             for each in tunnels:
                 each.wait()

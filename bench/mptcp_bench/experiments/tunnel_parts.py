@@ -101,7 +101,7 @@ def received(result: Path) -> list[tuple[int, int, int]]:
 @contextmanager
 def sending(node: LiveNode, address: str, per_second: int, octets: int, seconds: float) -> Iterator[None]:
     """Send a stream from *node*. The scope ends when the stream has ended and arrived. Raises TestbedError."""
-    words = [address, str(STREAM_PORT), str(per_second), str(octets), str(seconds)]
+    words = ["0.0.0.0", address, str(STREAM_PORT), str(per_second), str(octets), str(seconds)]
     sender = node.popen(node.agent("stream", "send", *words), name="sender")
     yield
     if sender.wait(seconds + 60) != 0:

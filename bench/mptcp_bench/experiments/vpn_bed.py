@@ -105,7 +105,7 @@ def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVp
     if WAYS[way].ours:
         mode = {} if percent is None else {"mode": "weights", "weights": [100 - percent, percent]}
         over = dict(zip(("primary", "secondary"), DEVICES, strict=True))
-        stack.enter_context(tunnel(client, server, over, port=PORT, settings=mode, there=mode))
+        stack.enter_context(tunnel(client, server, over, port=PORT, settings=mode))
     elif percent is not None:
         stack.enter_context(_split_at_random(bed, percent))
     return over_udp(client, server, remote, port=PORT)
@@ -114,26 +114,18 @@ def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVp
 @contextmanager
 def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
     """Let connections have two subflows on the first path, as the path manager ndiffports did in older kernels."""
-    endpoints = bed.testbed.topology.node("client").endpoints
-    own = ["endpoint", "add", EXTRA, "dev", DEVICES[0], "id", "200", "subflow"]
-    client = bed.client
+    device = f"dev {DEVICES[0]}"
+    changes = [
+        (f"address add {EXTRA}/32 {device}", f"address del {EXTRA}/32 {device}"),
+        (f"rule add from {EXTRA} table 101", f"rule del from {EXTRA} table 101"),
+        (f"mptcp endpoint add {EXTRA} {device} id 200 subflow", "mptcp endpoint delete id 200"),
+    ]
+    for each in bed.testbed.topology.node("client").endpoints:
+        back = f"mptcp endpoint add {each.address} dev {each.device} id {each.id} {' '.join(each.flags)}"
+        changes.append((f"mptcp endpoint delete id {each.id}", back))
     with ExitStack() as stack:
-        for add, delete in (
-            (
-                ["address", "add", f"{EXTRA}/32", "dev", DEVICES[0]],
-                ["address", "del", f"{EXTRA}/32", "dev", DEVICES[0]],
-            ),
-            (["rule", "add", "from", EXTRA, "table", "101"], ["rule", "del", "from", EXTRA, "table", "101"]),
-            (["mptcp", *own], ["mptcp", "endpoint", "delete", "id", "200"]),
-            *(
-                (
-                    ["mptcp", "endpoint", "delete", "id", str(each.id)],
-                    ["mptcp", "endpoint", "add", each.address, "dev", each.device, "id", str(each.id), *each.flags],
-                )
-                for each in endpoints
-            ),
-        ):
-            stack.enter_context(client.changed(["ip", *add], ["ip", *delete]))
+        for do, undo in changes:
+            stack.enter_context(bed.client.changed(["ip", *do.split()], ["ip", *undo.split()]))
         yield
 
 
@@ -144,30 +136,25 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
     This is the paper's Multipath UDP. Both ends of the VPN know only the first path's address.
     """
     first, second = (bed.client.address(device) for device in DEVICES)
-    drawn = f"numgen random mod 100 < {percent}"
-    mark = "7"
-    client = f"""
-    table ip vpn {{
-        chain out {{ type route hook output priority -300;
-            ip saddr {first} udp sport {PORT} {drawn} ip saddr set {second} meta mark set {mark}
-        }}
-        chain in {{ type filter hook prerouting priority -300;
-            ip daddr {second} udp dport {PORT} ip daddr set {first}
-        }}
-    }}"""
-    server = f"""
-    table ip vpn {{
-        chain out {{ type route hook output priority -300;
-            ip daddr {first} udp sport {PORT} {drawn} ip daddr set {second}
-        }}
-        chain in {{ type filter hook prerouting priority -300;
-            ip saddr {second} udp dport {PORT} ip saddr set {first}
-        }}
-    }}"""
-    rule = ["fwmark", mark, "table", "102"]
+    own = f"udp sport {PORT} numgen random mod 100 < {percent}"
+    rules = {
+        bed.client: (
+            f"ip saddr {first} {own} ip saddr set {second} meta mark set 7",
+            f"ip daddr {second} udp dport {PORT} ip daddr set {first}",
+        ),
+        bed.server: (
+            f"ip daddr {first} {own} ip daddr set {second}",
+            f"ip saddr {second} udp dport {PORT} ip saddr set {first}",
+        ),
+    }
+    rule = ["fwmark", "7", "table", "102"]
     with ExitStack() as stack:
-        for node, text in ((bed.client, client), (bed.server, server)):
-            stack.enter_context(node.changed(["nft", text], ["nft", "delete", "table", "ip", "vpn"]))
+        for node, (sent, received) in rules.items():
+            table = (
+                f"table ip vpn {{ chain out {{ type route hook output priority -300; {sent}; }}; "
+                f"chain in {{ type filter hook prerouting priority -300; {received}; }}; }}"
+            )
+            stack.enter_context(node.changed(["nft", table], ["nft", "delete", "table", "ip", "vpn"]))
         stack.enter_context(bed.client.changed(["ip", "rule", "add", *rule], ["ip", "rule", "del", *rule]))
         yield
 

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +62,10 @@ class Tunnel:
 
     def wait(self) -> None:
         """Wait until each end uses all paths. Raises TestbedError."""
+        wanted = [True] * self.count
         for end in self.ends:
-            wait_until(partial(_all_live, end, self.count), f"{end.node.name}: all paths live", process=end.process)
-
-
-def _all_live(end: TunnelEnd, count: int) -> bool:
-    return end.lives() == [True] * count
+            what = f"{end.node.name}: all paths live"
+            wait_until(lambda: end.lives() == wanted, what, process=end.process)  # noqa: B023
 
 
 @contextmanager
@@ -77,24 +74,21 @@ def tunnel(
     proxy: LiveNode,
     paths: Mapping[str, str],
     *,
-    uplink: str = "wan0",
     port: int = PORT,
     settings: Mapping[str, object] | None = None,
-    there: Mapping[str, object] | None = None,
     wait: bool = True,
 ) -> Iterator[Tunnel]:
-    """Run both daemons. *paths* has the relay's interfaces by name; *uplink* is the proxy's interface.
+    """Run both daemons. *paths* has the relay's interfaces by name. *settings* are additional ones at both ends.
 
-    *settings* and *there* are additional settings of the relay's and of the proxy's tunnel. Without *wait*, some paths
-    may not be in use yet. Raises TestbedError.
+    Without *wait*, some paths may not be in use yet. Raises TestbedError.
     """
     key = relay.write("tunnel.key", secrets.token_hex(32))
     key.chmod(0o600)
-    common = {"port": port, "key": str(key)}
+    common = {"port": port, "key": str(key), **(settings or {})}
     peer = f"{proxy.service_address()}:{port}"
     with (
-        _daemon(proxy, {"uplinks": [uplink], "tunnels": {"home": {**common, **(there or {})}}}) as far,
-        _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths, **(settings or {})}}}) as near,
+        _daemon(proxy, {"uplinks": ["wan0"], "tunnels": {"home": common}}) as far,
+        _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths}}}) as near,
     ):
         found = Tunnel(near, far, len(paths))
         if wait:

@@ -18,6 +18,7 @@ from mptcp_bench.experiments.pages_browser import answers
 from mptcp_bench.experiments.pages_cells import Settings, cells, cells_of
 from mptcp_bench.experiments.pages_judging import Batch, Download, ideal, judge
 from mptcp_bench.experiments.parameters import settings
+from mptcp_bench.experiments.payload import payload_share
 from mptcp_lab.agent import fetch
 from mptcp_lab.agent.counters import devices
 from mptcp_lab.testbed import TestbedError
@@ -45,6 +46,9 @@ def test_bytes_outside_of_a_batch_are_not_its_own() -> None:
 
 
 def test_the_ideal_batch_fills_both_paths_and_counts_headers() -> None:
+    # 1500 bytes minus IP 20, TCP 20, timestamps 12, and, with MPTCP, 28 bytes of a DSS option.
+    assert [payload_share(4, multipath=multipath) for multipath in (False, True)] == [1448 / 1514, 1420 / 1514]
+    assert payload_share(6, multipath=True) == 1400 / 1514
     assert ideal(TWO).seconds == pytest.approx(15e6 * 8 * 1514 / 1420 / 25e6)
 
 
