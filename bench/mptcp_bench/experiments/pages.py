@@ -16,7 +16,7 @@ plain TCP.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,14 +126,13 @@ def _by_static(row: Of) -> list[float]:
     return [seconds / _mean(static, "seconds") for seconds in row.values("seconds")] if static else []
 
 
-def _longer(name: str) -> Column[Cell, Batch]:
+def _longer(name: str, fold: Callable[[list[float]], float], what: str) -> Column[Cell, Batch]:
     """Return the aim that the first downloads of a client with one path take little longer than without a policy."""
 
     def values(row: Of) -> list[float]:
-        without = row.beside("none")
-        return [_mean(row.measured, name) - _mean(without, name)] if row.measured and without else []
+        without = [float(getattr(batch, name)) for batch in row.beside("none")]
+        return [fold(row.values(name)) - fold(without)] if row.measured and without else []
 
-    what = "the longest" if name == "first_longest" else "mean"
     aim = f"first downloads of a lone client longer, {what}"
     return Column("", values, aim=aim, unit=" s", most=LONGER, judged=lambda row: row.variant == NEW)
 
@@ -156,13 +155,16 @@ def _new(row: Of) -> bool:
     return row.variant == NEW and row.cell.share != "connection"
 
 
+def _whose(row: Of) -> str:
+    return "capped path of a new client, × its cap" if _new(row) else "capped path, × its cap"
+
+
 LABELS = (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant))
 TWO_PATHS: Table[Cell, Batch] = Table(
     "Many downloads under a cap",
     (
         RUNS,
-        Column("× cap", "mean", aim="capped path, × its cap", most=MEAN, judged=_kept),
-        Column("", "mean", aim="capped path of a new client, × its cap", most=MEAN, judged=_new),
+        Column("× cap", "mean", aim=_whose, most=MEAN, judged=lambda row: _kept(row) or _new(row)),
         Column("worst", "worst", by="most", aim=f"the same, worst {WINDOW:g} s", most=WORST, judged=_kept),
         Column("ahead kB", "ahead", by="median", scale=1e-3, digits=0),
         Column("s", "seconds", digits=1),
@@ -185,8 +187,8 @@ ONE_PATH: Table[Cell, Batch] = Table(
         Column("first ones s", "first", digits=3),
         Column("longest s", "first_longest", by="most", digits=3),
         Column("later ones s", "later", digits=3),
-        _longer("first"),
-        _longer("first_longest"),
+        _longer("first", fmean, "mean"),
+        _longer("first_longest", max, "the longest"),
         Column(
             "", _later, aim="later downloads of a lone client, × without a policy", most=1 + NOT_LONGER,
             judged=lambda row: row.variant in (NEW, OURS),

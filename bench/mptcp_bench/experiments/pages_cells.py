@@ -103,7 +103,7 @@ class Settings:
     at_once: tuple[int, ...] | None = parameter(f"downloads or connections, default {MANY}", None, several(whole()))
     number: int | None = parameter("files of a batch; by default some seconds of them", None, whole())
     variant: tuple[str, ...] = parameter("which of " + ", ".join(VARIANTS), ",".join(VARIANTS), words(*VARIANTS))
-    runs: int = parameter("batches of each variant", "3", whole(), quick="2")
+    runs: int = parameter("batches of each variant", "2", whole(), quick="1")
 
 
 USUAL: dict[str, tuple[Any, ...]] = {

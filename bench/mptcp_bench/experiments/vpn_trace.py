@@ -91,7 +91,8 @@ def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Begin]:
     ):
         point = downloaded(bed, added, warm=0)
     sent, acknowledged = begin(packets)
-    return {control: Begin(**asdict(point), sent=sent[-1], acknowledged=acknowledged[-1], sent_by_step=sent,
+    # At least a byte, because the claim is about a ratio.
+    return {control: Begin(**asdict(point), sent=sent[-1], acknowledged=max(1, acknowledged[-1]), sent_by_step=sent,
                            acknowledged_by_step=acknowledged)}  # fmt: skip
 
 
