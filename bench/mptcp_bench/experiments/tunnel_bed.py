@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mptcp_lab.testbed import UNSHAPED, LiveNode, Process, Testbed, TestbedError, paths
 from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
-from mptcp_lab.testbed.services import Origin, start_origin, wait_until
+from mptcp_lab.testbed.services import start_origin, wait_until
 from mptcp_lab.testbed.tunnel import PORT, Tunnel, tunnel
 
 from .devices import DEVICES
@@ -59,7 +59,6 @@ class Bed:
 
     testbed: Testbed
     control: str
-    origin: Origin
     pairs: dict[str, OpenVpn] = field(default_factory=dict)
 
     @property
@@ -141,7 +140,8 @@ def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Beds]:
         for control in cell.controls:
             testbed = scope.enter_context(Testbed(paths(cell.over.paths()), seed=seed))
             files = cell.over.octets(chosen.seconds if cell.part in DOWNLOADS else LONGEST)
-            found.append(Bed(testbed, control, start_origin(testbed["proxy"], files, ports=(80,))))
+            start_origin(testbed["proxy"], files, ports=(80,))
+            found.append(Bed(testbed, control))
         # Run our daemons meanwhile, because the pair ``tunnel`` needs them to connect.
         with running(found, "ours"):
             for bed in found:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mptcp_lab.agent.pacing import Paced
 from mptcp_lab.testbed import LiveNode, TestbedError
+from mptcp_lab.testbed.recorder import Sample, mean_rate
 from mptcp_lab.testbed.services import wait_until
 
 from ..statistics import median, percentile
@@ -34,8 +35,8 @@ LEAST_RATE, MOST_RATE, STEP = 2.0, 10.0, 0.1
 SAMPLES = 0.05
 CALL_RATE, CALL_BYTES = 50, 200
 """Packets per second of a call, and bytes per packet."""
-CALL, BEFORE_CALL = 6.0, 2.0
-"""Seconds of the call, and seconds that the download runs before the call begins."""
+CALL, BEFORE_CALL, AFTER_CALL = 6.0, 2.0, 4.0
+"""Seconds of the call, and seconds that the download runs before the call and at most after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ def changing(beds: Beds, change: str) -> dict[str, AfterChange]:
     )
     hops = [bed.testbed["hop2"] for bed in found]
     files = [bed.client.directory / "download" for bed in found]
-    sizes: list[list[tuple[float, int]]] = [[] for _ in found]
+    sizes: list[list[Sample]] = [[] for _ in found]
     changed: list[tuple[float, float]] = [(0.0, MOST_RATE)]
     with running(found, "ours"):
         for file in files:
@@ -186,7 +187,7 @@ def changing(beds: Beds, change: str) -> dict[str, AfterChange]:
         def look() -> None:
             now = time.monotonic() - started
             for file, seen in zip(files, sizes, strict=True):
-                seen.append((now, file.stat().st_size if file.exists() else 0))
+                seen.append(Sample(now, {"file": file.stat().st_size if file.exists() else 0}))
 
         def turn() -> None:
             rate = next(left, None)
@@ -213,27 +214,17 @@ def changing(beds: Beds, change: str) -> dict[str, AfterChange]:
                 file.unlink(missing_ok=True)
     if turning.error is not None:
         raise turning.error
-    there = 1e6 * PAYLOAD * (MOST_RATE + mean_rate(changed, begin, end))
+    there = 1e6 * PAYLOAD * (MOST_RATE + mean_of_changes(changed, begin, end))
     pairs = zip(found, sizes, strict=True)
-    return {bed.control: AfterChange(rate_between(seen, begin, end), there) for bed, seen in pairs}
+    return {bed.control: AfterChange(mean_rate(seen, "file", begin, end), there) for bed, seen in pairs}
 
 
-def mean_rate(changed: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+def mean_of_changes(changed: Sequence[tuple[float, float]], begin: float, end: float) -> float:
     """Return the mean rate from *begin* to *end*; *changed* has times, each with the rate from then on."""
     total = 0.0
     for (time_, rate), (until, _) in zip(changed, [*changed[1:], (end, 0.0)], strict=True):
         total += rate * max(0.0, min(until, end) - max(time_, begin))
     return total / (end - begin)
-
-
-def rate_between(sizes: Sequence[tuple[float, int]], begin: float, end: float) -> float:
-    """Return the bits/s at which a file grew, from its *sizes* by time. Raises ValueError if samples are missing."""
-    before = [each for each in sizes if each[0] <= begin]
-    within = [each for each in sizes if begin < each[0] <= end]
-    if not before or not within or end - within[-1][0] > 0.5:
-        raise ValueError(f"the download was not seen from {begin:g} to {end:g} s")
-    (t0, first), (t1, last) = before[-1], within[-1]
-    return 8 * (last - first) / (t1 - t0)
 
 
 def call(beds: Beds, where: str) -> dict[str, Call]:
@@ -245,7 +236,7 @@ def call(beds: Beds, where: str) -> dict[str, Call]:
         for bed, result in zip(beds.each, results, strict=True):
             scope.enter_context(receiving(bed.client, bed.pairs[name].client_address, result))
             if where != IDLE:
-                downloads.append(bed.download(bed.pairs[name], file, BEFORE_CALL + CALL + 2))
+                downloads.append(bed.download(bed.pairs[name], file, BEFORE_CALL + CALL + AFTER_CALL))
                 scope.callback(downloads[-1].process.kill)
         time.sleep(BEFORE_CALL)
         with ExitStack() as streams:

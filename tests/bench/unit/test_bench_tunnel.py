@@ -19,8 +19,7 @@ from mptcp_bench.experiments.tunnel_parts import (
     MOST_RATE,
     Poll,
     called,
-    mean_rate,
-    rate_between,
+    mean_of_changes,
     silence,
     trace,
 )
@@ -53,14 +52,6 @@ def test_no_lossless_cell_meets_its_aim_if_the_second_path_is_unused() -> None:
         assert any(what.startswith(f"10 + 10, 20/{rtt} ms") for what in found)
 
 
-@given(st.floats(1e5, 1e8), st.floats(0.5, 4))
-def test_a_rate_is_that_of_its_window_alone(rate: float, begin: float) -> None:
-    sizes = [(t / 20, round(rate / 8 * min(max(0.0, t / 20 - begin), 3.0))) for t in range(200)]
-    assert rate_between(sizes, begin + 0.1, begin + 2.9) == pytest.approx(rate, rel=0.01)
-    with pytest.raises(ValueError, match="not seen from 1 to 11 s"):
-        rate_between(sizes, 1, 11)
-
-
 @given(st.integers(0, 99), st.integers(1, 200))
 def test_a_trace_of_rates_stays_within_its_bounds_and_is_that_of_its_seed(seed: int, steps: int) -> None:
     rates = trace(seed, steps)
@@ -70,9 +61,9 @@ def test_a_trace_of_rates_stays_within_its_bounds_and_is_that_of_its_seed(seed: 
 
 
 def test_the_mean_of_a_rate_that_changes_is_by_time() -> None:
-    assert mean_rate([(0.0, 10.0), (4.0, 2.0)], 3.0, 5.0) == 6
-    assert mean_rate([(0.0, 10.0), (1.0, 2.0)], 3.0, 5.0) == 2
-    assert mean_rate([(0.0, 10.0), (7.0, 2.0)], 3.0, 5.0) == 10
+    assert mean_of_changes([(0.0, 10.0), (4.0, 2.0)], 3.0, 5.0) == 6
+    assert mean_of_changes([(0.0, 10.0), (1.0, 2.0)], 3.0, 5.0) == 2
+    assert mean_of_changes([(0.0, 10.0), (7.0, 2.0)], 3.0, 5.0) == 10
 
 
 def test_a_packet_of_a_call_that_came_twice_counts_once_and_by_its_first_arrival() -> None:
