@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mutants import constant, missed, rehearsed
-from mutants_of_pages import OPTIONS, PAGES, SOUND, batch
+from mutants import constant, rehearsed
+from mutants_of_pages import OPTIONS, SOUND, batch
 
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.pages import NEW, OURS, SCENARIO, check_joins, variants
@@ -50,12 +50,6 @@ def test_the_ideal_batch_fills_both_paths_and_counts_headers() -> None:
     assert [payload_share(4, multipath=multipath) for multipath in (False, True)] == [1448 / 1514, 1420 / 1514]
     assert payload_share(6, multipath=True) == 1400 / 1514
     assert ideal(TWO).seconds == pytest.approx(15e6 * 8 * 1514 / 1420 / 25e6)
-
-
-def test_a_new_client_alone_misses_only_its_own_aim() -> None:
-    assert {what.rpartition(": ")[2] for what in missed(PAGES.mutants["the cap never comes for a new client"])} == {
-        "capped path of a new client, × its cap"
-    }
 
 
 def test_headers_of_the_link_are_not_counted() -> None:

@@ -8,11 +8,9 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mutants import missed
-from mutants_of_tunnel import BEGAN, ENDED, TUNNEL, measured, polls
+from mutants_of_tunnel import BEGAN, ENDED, measured, polls
 
 from mptcp_bench.experiments.tunnel import SCENARIO
-from mptcp_bench.experiments.tunnel_cells import BURSTS, PAYLOAD, RANDOM, PathPair
 from mptcp_bench.experiments.tunnel_cost import RunTime, busiest
 from mptcp_bench.experiments.tunnel_parts import (
     LEAST_RATE,
@@ -46,12 +44,6 @@ def test_a_path_is_back_when_both_ends_use_it_for_good() -> None:
     assert silence([*seen, Poll(6.0, [], [True])], 0, 0.5, 1.5, 0).back == inf, "one end does not answer"
 
 
-def test_no_lossless_cell_meets_its_aim_if_the_second_path_is_unused() -> None:
-    found = missed(TUNNEL.mutants["second path unused"])
-    for rtt in (20, 60, 100):
-        assert any(what.startswith(f"10 + 10, 20/{rtt} ms") for what in found)
-
-
 @given(st.integers(0, 99), st.integers(1, 200))
 def test_a_trace_of_rates_stays_within_its_bounds_and_is_that_of_its_seed(seed: int, steps: int) -> None:
     rates = trace(seed, steps)
@@ -80,14 +72,6 @@ def test_the_cost_is_that_of_the_program_that_ran_most() -> None:
     assert busiest(before, after) == 50
     with pytest.raises(ValueError, match="no BPF program"):
         busiest(after, after)
-
-
-def test_losses_and_sizes_of_files_are_as_asked() -> None:
-    assert RANDOM.mean == pytest.approx(0.01, rel=0.02)
-    assert BURSTS.mean == pytest.approx(0.01, rel=0.02)
-    sizes = PathPair((30, 10)).octets(8)
-    assert sizes["sum"] * 8 / (40e6 * PAYLOAD) == pytest.approx(8)
-    assert sizes["a"] + sizes["b"] == pytest.approx(sizes["sum"], abs=2)
 
 
 def test_variants_alternate_and_those_that_are_only_compared_run_less_often() -> None:

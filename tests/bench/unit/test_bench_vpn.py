@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from mutants import bounds, broken, judged_by, rehearsed
 from mutants_of_vpn import VPN, point
 
-from mptcp_bench.experiments import vpn_trace
 from mptcp_bench.experiments.options import OptionError
 from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, Condition, Vpn, loss_of
 from mptcp_bench.experiments.vpn_figures import FIG7, FIG10
 from mptcp_bench.experiments.vpn_judging import Group, claims_of, conditions, ratio
 from mptcp_bench.experiments.vpn_losses import bursts
-from mptcp_bench.experiments.vpn_trace import Begin, begin
+from mptcp_bench.experiments.vpn_trace import begin
 from mptcp_bench.wire.packets import ACK, SYN, Packet
 from mptcp_lab.testbed import TestbedError
 
@@ -122,13 +121,4 @@ def test_a_figure_is_drawn_and_its_table_has_a_row_for_each_vpn(tmp_path: Path) 
     findings = FIG7.findings(results.turns, results.runs)
     assert [table.row_count for table in findings.tables[:2]] == [4, 10]
     findings.pictures[0].draw(tmp_path / "figure.svg")
-    assert (tmp_path / "figure.svg").stat().st_size > 10_000
-
-
-def test_a_trace_is_drawn(tmp_path: Path) -> None:
-    rising = tuple(1000 * step for step in range(31))
-    one = Begin(9e6, 0.4, 0.9, 1, 0, 0.04, rising[-1], rising[-1], rising, rising)
-    results = rehearsed(vpn_trace.SCENARIO, {}, lambda turn: {"cubic": one})
-    [picture] = vpn_trace.SCENARIO.pictures(results)
-    picture.draw(tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").stat().st_size > 10_000
