@@ -1,26 +1,40 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A tunnel over two paths: unmodified OpenVPN over ``mptcp-tunnel``, beside the alternatives.
 
-A download runs through OpenVPN, without cipher, over emulated paths. The variants are: each path alone, both at the
-same time; our splitter, whose daemons are restarted for each download, so that it has to learn the paths anew; a 50/50
-split; and Multipath TCP, which OpenVPN's connection sends by this host's default congestion control. Variants alternate
-within a run. Two congestion controls are used inside, each in its own testbed. Both testbeds run side by side if their
-rates together are far below the machine's. Further parts are a path that falls silent, paths that change, a call beside
-a download, and the cost of a packet.
+A download runs through OpenVPN, without cipher, over emulated paths. The variants are: each path alone; our splitter,
+whose daemons are restarted for each download, so that it has to learn the paths anew; a 50/50 split; and Multipath TCP,
+which OpenVPN's connection sends by this host's default congestion control. Variants alternate within a run. Two
+congestion controls are used inside, each in its own testbed. Both testbeds run side by side if their rates together are
+far below the machine's. Further parts are a path that falls silent, paths that change, a call beside a download, and
+the cost of a packet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import nan
 from typing import Any
 
+from mptcp_lab.testbed import UNSHAPED, Testbed, TestbedError
+from mptcp_lab.testbed.transfer import Added
+
 from ..statistics import median
-from . import tunnel_cost, tunnel_parts
+from . import tunnel_cost, tunnel_parts, vpn_bed
 from .columns import Column, Row, Table, Turn
 from .scenario import Scenario
-from .tunnel_bed import Beds, built, download
-from .tunnel_cells import DOWNLOADS, IDLE, OURS, PAYLOAD, Cell, Settings, cells, runs, variants
+from .tunnel_cells import DOWNLOADS, IDLE, OURS, PAYLOAD, VPNS, Cell, Settings, cells, runs, variants
+from .vpn_bed import Bed, carried, controlled
+from .vpn_cells import Point
 
+LEARNING = 4.0
+"""Seconds of the download from which the daemons learn the paths' rates. Real tunnels run for days."""
+LONGEST = 16.0
+"""Seconds for which a file suffices at the least."""
+UNEVEN = 0.05
+"""Most difference from one half of each path's share in a split of 50/50."""
 SHARES = {"goodput": 0.9, "rates": 0.85, "loss": 0.85}
 """Least goodput of a download through the tunnel, as a share of the sum of both paths alone; over lossy paths with BBR
 inside."""
@@ -36,51 +50,95 @@ KERNEL_NS, RESEQUENCER_US, CARRIED = 300.0, 5.0, 500.0
 Of = Row[Cell, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Beds:
+    """The testbeds of one cell, by the congestion control inside; or one with unshaped paths, for the cost."""
+
+    each: Mapping[str, Bed]
+    unshaped: Testbed | None
+    seed: int
+
+    def check_emulation(self) -> None:
+        for testbed in (self.unshaped, *(bed.testbed for bed in self.each.values())):
+            if testbed is not None:
+                testbed.check_emulation()
+
+
+@contextmanager
+def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Beds]:
+    [cell] = cells
+    with ExitStack() as scope:
+        if cell.part == "cost":
+            yield Beds({}, scope.enter_context(Testbed(UNSHAPED, seed=seed)), seed)
+            return
+        octets = cell.over.octets(max(LONGEST, 2 * chosen.seconds))
+        beds = {
+            control: scope.enter_context(vpn_bed.built(cell.over.paths(), seed, chosen.seconds, octets))
+            for control in cell.controls
+        }
+        for control, bed in beds.items():
+            controlled(bed.testbed["origin"], control)
+        yield Beds(beds, None, seed)
+
+
 def measure(beds: Beds, turn: Turn[Cell]) -> Any:
-    """Make one run. Return what was measured, for each congestion control inside."""
+    """Make one run: in all testbeds at the same time. Return what was measured, by the congestion control inside."""
     cell = turn.cell
-    if cell.part in DOWNLOADS:
-        return download(beds, cell, turn.variant)
-    if cell.part == "silence":
-        return {cell.controls[0]: tunnel_parts.fall_silent(beds)}
-    if cell.part == "change":
-        return tunnel_parts.changing(beds, cell.name)
-    if cell.part == "call":
-        return tunnel_parts.call(beds, turn.variant)
-    return tunnel_cost.measure(beds.testbeds[0])
+    if beds.unshaped is not None:
+        return tunnel_cost.measure(beds.unshaped)
+
+    def once(bed: Bed) -> Any:
+        if cell.part == "silence":
+            return tunnel_parts.fall_silent(bed)
+        if cell.part == "change":
+            return tunnel_parts.changing(bed, cell.name, beds.seed)
+        if cell.part == "call":
+            return tunnel_parts.call(bed, turn.variant)
+        return downloaded(bed, cell, turn.variant)
+
+    with ThreadPoolExecutor(len(beds.each)) as pool:
+        return dict(zip(beds.each, pool.map(once, beds.each.values()), strict=True))
 
 
-def _rates(variant: str, name: str = "rate") -> Any:
-    """Return the function of a row's rates under another *variant* of its cell."""
-    return lambda row: [getattr(each, name) for each in row.beside(variant)]
+def downloaded(bed: Bed, cell: Cell, variant: str) -> Point:
+    """Download through a VPN that is freshly started, so that our daemons have to learn the paths anew.
+
+    If the paths' rates differ, they learn from a download before this one. Raises TestbedError if the paths were not
+    used as intended.
+    """
+    added = Added(bed.client, bed.server)
+    with carried(bed, VPNS[variant]):
+        point = vpn_bed.downloaded(bed, added, warm=LEARNING if cell.part == "rates" else 0.0)
+    if variant == "mptcp" and not point.joined:
+        raise TestbedError("OpenVPN over Multipath TCP has no second subflow")
+    if variant == "weights" and abs(point.second - 0.5) > UNEVEN:
+        raise TestbedError(f"the second path has {point.second:.0%} of a split of 50/50")
+    return point
 
 
-def _alone(row: Of) -> tuple[float, float] | None:
-    """Return the median rate of each path alone; None if it was not measured."""
-    alone = row.beside("alone")
-    return (median([each.a for each in alone]), median([each.b for each in alone])) if alone else None
-
-
-def _divided_by(fold: Callable[[tuple[float, float]], float]) -> Any:
-    """Return the function of a row's rates, each divided by what *fold* makes of both paths' rates alone."""
-
+def _goodput(heading: str, variant: str) -> Column[Cell, Any]:
     def values(row: Of) -> list[float]:
-        alone = _alone(row)
-        return [rate / fold(alone) for rate in row.values("rate")] if alone and fold(alone) else []
+        return [point.goodput for point in row.beside(variant)]
 
-    return values
+    return Column(heading, values, by="median", scale=1e-6, digits=1)
 
 
-def _mbit(heading: str, variant: str, name: str = "rate") -> Column[Cell, Any]:
-    return Column(heading, _rates(variant, name), by="median", scale=1e-6, digits=1)
+def _alone(row: Of) -> tuple[float, ...]:
+    """Return the median rate of each path alone; NaN if it was not measured."""
+    each = (row.beside(variant) for variant in ("a alone", "b alone"))
+    return tuple(median([point.goodput for point in points], default=nan) for points in each)
+
+
+def _divided_by(fold: Callable[[tuple[float, ...]], float]) -> Any:
+    """Return the function of a row's rates, each divided by what *fold* makes of both paths' rates alone."""
+    return lambda row: [rate / fold(_alone(row)) for rate in row.values("goodput")]
 
 
 def _emulated(number: int, path: str) -> Column[Cell, Any]:
     """Return the aim that a path without loss carried no more than its link can."""
 
     def values(row: Of) -> list[float]:
-        alone = _alone(row)
-        return [] if alone is None else [alone[number] / (row.cell.over.rates[number] * 1e6 * PAYLOAD)]
+        return [_alone(row)[number] / (row.cell.over.rates[number] * 1e6 * PAYLOAD)]
 
     return Column(
         "", values, aim=f"path {path} alone / payload of its link", most=MOST_ALONE,
@@ -110,11 +168,11 @@ INSIDE = ("inside", lambda row: row.part)
 GOODPUT: Table[Cell, Any] = Table(
     "Goodput of a download through OpenVPN",
     (
-        _mbit("a alone", "alone", "a"),
-        _mbit("b alone", "alone", "b"),
-        _mbit("ours", "ours"),
-        _mbit("50/50", "weights"),
-        _mbit("over MPTCP", "mptcp"),
+        _goodput("a alone", "a alone"),
+        _goodput("b alone", "b alone"),
+        _goodput("ours", "ours"),
+        _goodput("50/50", "weights"),
+        _goodput("over MPTCP", "mptcp"),
         Column(
             "ours / sum", _divided_by(sum), by="median", digits=3, aim="goodput / sum of both paths alone",
             least=lambda row: SHARES[row.cell.part],
@@ -199,9 +257,7 @@ def name(row: Of) -> str:
 
 SCENARIO: Scenario[Settings, Cell, Beds, Any] = Scenario(
     settings=Settings,
-    needs=(
-        "root", "mptcp", "mptcp-pm", "tbf", "nfqueue", "apache2", "curl", "mptcpize", "openvpn", "openssl", "ss", "gcc"
-    ),
+    needs=(*vpn_bed.NEEDS, "nfqueue", "openssl", "gcc"),
     cells=cells,
     parts=lambda cell: cell.controls or ("",),
     variants=variants,

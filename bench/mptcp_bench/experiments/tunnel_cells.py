@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 
 from .parameters import number, parameter, whole, words, yes_or_no
+from .vpn_cells import CONTROLS, Vpn
 
 DOWNLOADS = ("goodput", "rates", "loss")
 PARTS = (*DOWNLOADS, "silence", "change", "call", "cost")
-CONTROLS = ("cubic", "bbr")
-VARIANTS = ("alone", "ours", "weights", "mptcp")
-"""Each path alone, both at the same time; our splitter; a 50/50 split; OpenVPN over MPTCP."""
+VPNS = {
+    "a alone": Vpn("udp"), "b alone": Vpn("udp b"), "ours": Vpn("tunnel"), "weights": Vpn("weights 50/50"),
+    "mptcp": Vpn("mptcp"),
+}  # fmt: skip
+"""The VPN of each variant of a download. That over MPTCP has this host's default congestion control outside."""
 PEER_RUNS: Mapping[str, Mapping[str, int]] = {
     "goodput": {"weights": 3, "mptcp": 3},
     "rates": {"weights": 1, "mptcp": 1},
@@ -24,7 +27,6 @@ PEER_RUNS: Mapping[str, Mapping[str, int]] = {
 CHANGES = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s")
 IDLE, BESIDE, OURS = "one path, idle", "one path, beside a download", "ours, beside a download"
 CALLS = (IDLE, BESIDE, OURS)
-PATHS = ("a", "b")
 RANDOM = UniformLoss(0.01)
 BURSTS = GilbertElliott(p=0.002, r=0.2)
 """Bursts of losses: 1 % in the long run, on average five packets in a row."""
@@ -60,16 +62,15 @@ class PathPair:
 
     def paths(self) -> list[EmulatedPath]:
         """Return the paths in the form that the testbed needs."""
-        each = zip(("ethernet", "wifi"), self.rates, self.rtts, self.losses, strict=True)
+        each = zip(("primary", "secondary"), self.rates, self.rtts, self.losses, strict=True)
         return [
             EmulatedPath(name, *[Direction(rate * 1_000_000, rtt * 500, self.jitter * 1000, loss)] * 2)
             for name, rate, rtt, loss in each
         ]
 
-    def octets(self, seconds: float) -> dict[str, int]:
-        """Return the sizes of files that take *seconds*, by path, and over both (``sum``)."""
-        rates = dict(zip(PATHS, self.rates, strict=True)) | {"sum": sum(self.rates)}
-        return {name: round(rate * 1e6 * PAYLOAD / 8 * seconds) for name, rate in rates.items()}
+    def octets(self, seconds: float) -> int:
+        """Return the size of a file that takes *seconds* over both paths together."""
+        return round(sum(self.rates) * 1e6 * PAYLOAD / 8 * seconds)
 
 
 EQUAL = PathPair((10, 10))
@@ -116,7 +117,7 @@ def cells(chosen: Settings) -> list[Cell]:
 
 
 def variants(chosen: Settings, cell: Cell) -> tuple[str, ...]:
-    return VARIANTS if cell.part in DOWNLOADS else CALLS if cell.part == "call" else ("",)
+    return tuple(VPNS) if cell.part in DOWNLOADS else CALLS if cell.part == "call" else ("",)
 
 
 def runs(chosen: Settings, cell: Cell, variant: str) -> int:

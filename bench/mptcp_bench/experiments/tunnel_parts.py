@@ -13,14 +13,15 @@ from math import inf, nan
 from pathlib import Path
 
 from mptcp_lab.agent.pacing import Paced
-from mptcp_lab.testbed import LiveNode, TestbedError
+from mptcp_lab.testbed import LiveNode, Process, TestbedError
 from mptcp_lab.testbed.recorder import Sample, mean_rate
 from mptcp_lab.testbed.services import wait_until
 
 from ..statistics import median, percentile
-from .tunnel_bed import Beds, running
 from .tunnel_cells import CHANGES, IDLE, OURS, PAYLOAD
 from .two_paths import dropping, hop_shaper
+from .vpn_bed import NAME, Bed, carried
+from .vpn_cells import Vpn
 
 STREAM_PORT = 5004
 STREAM_RATE, STREAM_BYTES = 125, 1000
@@ -110,16 +111,22 @@ def sending(node: LiveNode, address: str, per_second: int, octets: int, seconds:
     time.sleep(0.5)
 
 
-def fall_silent(beds: Beds) -> Silence:
+def download(bed: Bed, seconds: float, into: Path | None = None) -> Process:
+    """Start a download through the VPN into the file *into*, if any. It ends after *seconds* at the latest."""
+    argv = ["curl", "-sSN", "-m", f"{seconds:g}", "-o", str(into or "/dev/null"), bed.origin.url(NAME)]
+    return bed.client.popen(argv, name="curl")
+
+
+def fall_silent(bed: Bed) -> Silence:
     """Silence the path that carries more of a stream to the client. Raises TestbedError."""
-    [bed] = beds.each
-    pair, result, seconds = bed.pairs["tunnel"], bed.client.directory / "stream.json", LEAD + SILENT + AFTER
+    result, seconds = bed.client.directory / "stream.json", LEAD + SILENT + AFTER
     polls: list[Poll] = []
-    with running(beds.each, "ours") as [tunnel], receiving(bed.client, pair.client_address, result):
-        relay, proxy = tunnel.ends
+    with carried(bed, Vpn("tunnel")) as (pair, ours), receiving(bed.client, pair.client_address, result):
+        assert ours is not None
+        relay, proxy = ours.ends
         paced = Paced(lambda: polls.append(Poll(time.monotonic(), relay.lives(), proxy.lives())), POLL)
         before = [path["packets_sent"] for path in proxy.paths()]
-        with sending(bed.proxy, pair.client_address, STREAM_RATE, STREAM_BYTES, seconds):
+        with sending(bed.server, pair.client_address, STREAM_RATE, STREAM_BYTES, seconds):
             paced.start()
             try:
                 time.sleep(LEAD)
@@ -163,60 +170,45 @@ def trace(seed: int, steps: int) -> list[float]:
     return found
 
 
-def changing(beds: Beds, change: str) -> dict[str, AfterChange]:
-    """Download in all testbeds at the same time while path b changes. Raises TestbedError and ValueError."""
-    found = beds.each
+def changing(bed: Bed, change: str, seed: int) -> AfterChange:
+    """Download while path b changes. Raises TestbedError and ValueError."""
     begin = (FALLS_AT if change == CHANGES[0] else 0.0) + WAITED
     end = begin + LENGTH
-    rates = {CHANGES[0]: [MOST_RATE / 3] * 2, CHANGES[1]: [MOST_RATE]}.get(
-        change, trace(beds.seed, round((end + 1) / STEP))
-    )
-    hops = [bed.testbed["hop2"] for bed in found]
-    files = [bed.client.directory / "download" for bed in found]
-    sizes: list[list[Sample]] = [[] for _ in found]
+    rates = {CHANGES[0]: [MOST_RATE / 3] * 2, CHANGES[1]: []}.get(change, trace(seed, round((end + 1) / STEP)))
+    hop, file, left = bed.testbed["hop2"], bed.client.directory / "download", iter(rates)
+    sizes: list[Sample] = []
     changed: list[tuple[float, float]] = [(0.0, MOST_RATE)]
-    with running(found, "ours"):
-        for file in files:
-            file.unlink(missing_ok=True)
+    file.unlink(missing_ok=True)
+    with carried(bed, Vpn("tunnel")):
         started = time.monotonic()
-        downloads = [
-            bed.download(bed.pairs["tunnel"], "sum", end + 1, file) for bed, file in zip(found, files, strict=True)
-        ]
-        left = iter(rates)
+        running = download(bed, end + 1, file)
 
         def look() -> None:
             now = time.monotonic() - started
-            for file, seen in zip(files, sizes, strict=True):
-                seen.append(Sample(now, {"file": file.stat().st_size if file.exists() else 0}))
+            sizes.append(Sample(now, {"file": file.stat().st_size if file.exists() else 0}))
 
         def turn() -> None:
             rate = next(left, None)
-            if rate is not None and change != CHANGES[1]:
-                for hop in hops:
-                    hop.run(hop_shaper(rate, "lan"))
+            if rate is not None:
+                hop.run(hop_shaper(rate, "lan"))
                 changed.append((time.monotonic() - started, rate))
 
         looking, turning = Paced(look, SAMPLES), Paced(turn, STEP)
         looking.start()
         turning.start(started + begin - WAITED)
         try:
-            time.sleep(min(2.0, begin))
-            for bed in found:
-                bed.check_control(bed.pairs["tunnel"])
-            for download in downloads:
-                download.rate()
+            # Exit code 28 means that its time was over before the download was complete.
+            if running.wait(end + 30) not in (0, 28):
+                raise TestbedError(f"the download ended with {running.returncode}{running.tail()}")
         finally:
             turning.stop()
             looking.stop()
-            for hop in hops:
-                hop.run(hop_shaper(MOST_RATE, "lan"))
-            for file in files:
-                file.unlink(missing_ok=True)
+            hop.run(hop_shaper(MOST_RATE, "lan"))
+            file.unlink(missing_ok=True)
     if turning.error is not None:
         raise turning.error
     there = 1e6 * PAYLOAD * (MOST_RATE + mean_of_changes(changed, begin, end))
-    pairs = zip(found, sizes, strict=True)
-    return {bed.control: AfterChange(mean_rate(seen, "file", begin, end), there) for bed, seen in pairs}
+    return AfterChange(mean_rate(sizes, "file", begin, end), there)
 
 
 def mean_of_changes(changed: Sequence[tuple[float, float]], begin: float, end: float) -> float:
@@ -227,27 +219,24 @@ def mean_of_changes(changed: Sequence[tuple[float, float]], begin: float, end: f
     return total / (end - begin)
 
 
-def call(beds: Beds, where: str) -> dict[str, Call]:
-    """Call in all testbeds at the same time. A call over one path uses a, the shorter. Raises TestbedError."""
-    variant, name, file = ("ours", "tunnel", "sum") if where == OURS else ("alone", "a", "a")
-    results = [bed.client.directory / "call.json" for bed in beds.each]
-    with running(beds.each, variant), ExitStack() as scope:
-        downloads = []
-        for bed, result in zip(beds.each, results, strict=True):
-            scope.enter_context(receiving(bed.client, bed.pairs[name].client_address, result))
-            if where != IDLE:
-                downloads.append(bed.download(bed.pairs[name], file, BEFORE_CALL + CALL + AFTER_CALL))
-                scope.callback(downloads[-1].process.kill)
+def call(bed: Bed, where: str) -> Call:
+    """Call through our tunnel or over path a, the shorter, beside a download or not. Raises TestbedError."""
+    result = bed.client.directory / "call.json"
+    with (
+        carried(bed, Vpn("tunnel" if where == OURS else "udp")) as (pair, _),
+        receiving(bed.client, pair.client_address, result),
+        ExitStack() as scope,
+    ):
+        beside = None
+        if where != IDLE:
+            beside = download(bed, BEFORE_CALL + CALL + AFTER_CALL)
+            scope.callback(beside.kill)
         time.sleep(BEFORE_CALL)
-        with ExitStack() as streams:
-            for bed in beds.each:
-                if where != IDLE:
-                    bed.check_control(bed.pairs[name])
-                address = bed.pairs[name].client_address
-                streams.enter_context(sending(bed.proxy, address, CALL_RATE, CALL_BYTES, CALL))
-        if not all(download.process.running for download in downloads):
-            raise TestbedError("a download was over before the call")
-    return {bed.control: called(received(result)) for bed, result in zip(beds.each, results, strict=True)}
+        with sending(bed.server, pair.client_address, CALL_RATE, CALL_BYTES, CALL):
+            pass
+        if beside is not None and not beside.running:
+            raise TestbedError(f"the download was over before the call{beside.tail()}")
+    return called(received(result))
 
 
 def called(came: Sequence[tuple[int, int, int]]) -> Call:

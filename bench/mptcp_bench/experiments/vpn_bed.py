@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The testbed of the experiments ``vpn-…``: an OpenVPN pair for each way, and one download through it, by wget.
+"""The testbed of the experiments ``vpn-…`` and ``tunnel``: OpenVPN by each way, and one download through it, by wget.
 
-As in the paper, VPN client and server are connected by two paths of 10 Mbit/s, and the web server is behind the VPN
-server (here behind the core, over an unshaped link). Cipher and compression are off.
+As in the paper, VPN client and server are connected by two paths, and the web server is behind the VPN server (here
+behind the core, over an unshaped link). Cipher and compression are off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mptcp_lab.agent.counters import fallbacks
+from mptcp_lab.emulation.model import EmulatedPath
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, congestion, lab_of, paths
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
 from mptcp_lab.testbed.services import Origin, start_origin
 from mptcp_lab.testbed.transfer import Added, observe, wget
-from mptcp_lab.testbed.tunnel import tunnel
+from mptcp_lab.testbed.tunnel import Tunnel, tunnel
 
 from .columns import Turn
 from .devices import DEVICES
@@ -40,7 +42,7 @@ NETWORK = "10.94.0.0/16"
 
 @dataclass(frozen=True)
 class Bed:
-    """The testbed of one condition, with the origin."""
+    """A testbed with an origin."""
 
     testbed: Testbed
     lab: Lab
@@ -62,27 +64,49 @@ class Bed:
 
 
 @contextmanager
-def built(at: Condition, seed: int, seconds: float) -> Iterator[Bed]:
-    """Build the testbed for the condition *at*."""
-    with Testbed(paths(at.paths, name="vpn"), seed=seed) as testbed:
+def built(over: Sequence[EmulatedPath], seed: int, seconds: float, octets: int = FILE) -> Iterator[Bed]:
+    """Build the testbed with two paths. A download of *octets* is broken off after *seconds*."""
+    with Testbed(paths(over, name="vpn"), seed=seed) as testbed:
         for name in ("client", "proxy", "origin"):
             testbed[name].run(["sysctl", "-qw", *(f"{key}={value}" for key, value in SYSCTLS.items())])
         testbed["proxy"].run(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
         testbed["core"].run(["ip", "route", "add", NETWORK, "via", testbed["proxy"].service_address()])
-        yield Bed(testbed, lab_of(testbed), start_origin(testbed["origin"], {NAME: FILE}, ports=(80,)), seconds)
+        origin = start_origin(testbed["origin"], {NAME: octets}, ports=(80,))
+        yield Bed(testbed, lab_of(testbed), origin, seconds)
+
+
+class Carried(NamedTuple):
+    """A VPN that runs, and the daemons of our tunnel, if it is carried by them."""
+
+    pair: OpenVpn
+    tunnel: Tunnel | None
 
 
 @contextmanager
-def carried(bed: Bed, vpn: Vpn) -> Iterator[None]:
+def carried(bed: Bed, vpn: Vpn) -> Iterator[Carried]:
     """Run *vpn*, and route the origin through it. Raises TestbedError."""
-    if vpn.outer:
-        for node in (bed.client, bed.server):
-            controlled(node, vpn.outer)
+    client, server, remote, way = bed.client, bed.server, bed.server.service_address(), WAYS[vpn.way]
+    ours = None
     with ExitStack() as stack:
-        pair = stack.enter_context(_pair(bed, vpn.way, stack))
+        if vpn.way in OVER_TCP:
+            for node in (client, server) if vpn.outer else ():
+                controlled(node, vpn.outer)
+            if vpn.way == "ports":
+                stack.enter_context(_two_endpoints_on_one_path(bed))
+            pair = stack.enter_context(over_tcp(client, server, remote, multipath=vpn.way != "tcp"))
+        else:
+            percent = None if way.share is None else round(100 * way.share)
+            if way.ours:
+                mode = {} if percent is None else {"mode": "weights", "weights": [100 - percent, percent]}
+                over = dict(zip(("primary", "secondary"), DEVICES, strict=True))
+                ours = stack.enter_context(tunnel(client, server, over, port=PORT, settings=mode))
+            elif percent is not None:
+                stack.enter_context(_split_at_random(bed, percent))
+            local = client.address(DEVICES[1]) if vpn.way == "udp b" else None
+            pair = stack.enter_context(over_udp(client, server, remote, port=PORT, local=local))
         route = [bed.origin.host.service_address(), "dev", pair.device]
-        stack.enter_context(bed.client.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]))
-        yield
+        stack.enter_context(client.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]))
+        yield Carried(pair, ours)
 
 
 def controlled(node: LiveNode, name: str) -> None:
@@ -91,24 +115,6 @@ def controlled(node: LiveNode, name: str) -> None:
     found = node.run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
     if found != name:
         raise TestbedError(f"{node.name}: its congestion control is {found} and not {name}")
-
-
-def _pair(bed: Bed, way: str, stack: ExitStack) -> AbstractContextManager[OpenVpn]:
-    """Return the context manager of the VPN for *way*, and enter what this way needs."""
-    client, server, remote = bed.client, bed.server, bed.server.service_address()
-    if way in OVER_TCP:
-        if way == "ports":
-            stack.enter_context(_two_endpoints_on_one_path(bed))
-        return over_tcp(client, server, remote, multipath=way != "tcp")
-    share = WAYS[way].share
-    percent = None if share is None else round(100 * share)
-    if WAYS[way].ours:
-        mode = {} if percent is None else {"mode": "weights", "weights": [100 - percent, percent]}
-        over = dict(zip(("primary", "secondary"), DEVICES, strict=True))
-        stack.enter_context(tunnel(client, server, over, port=PORT, settings=mode))
-    elif percent is not None:
-        stack.enter_context(_split_at_random(bed, percent))
-    return over_udp(client, server, remote, port=PORT)
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def figure(
         parts=lambda at: at.inner,
         variants=lambda chosen, at: list(vpns(chosen.ways, chosen.outer)),
         drawn=True,
-        bed=lambda chosen, cells, seed: built(cells[0], seed, chosen.seconds),
+        bed=lambda chosen, cells, seed: built(cells[0].paths, seed, chosen.seconds),
         measure=measure,
         tables=(Claims(title, (), claims=partial(claims_of, name)), GOODPUT),
         counted=lambda row: "",

@@ -126,7 +126,7 @@ SCENARIO = Scenario(
     parts=lambda at: at.inner,
     variants=lambda chosen, at: list(WAYS),
     drawn=True,
-    bed=lambda chosen, cells, seed: built(AT, seed, SECONDS),
+    bed=lambda chosen, cells, seed: built(AT.paths, seed, SECONDS),
     measure=measure,
     tables=(Claims(TITLE, (), claims=lambda results: list(TRACE.claims(results))), BEGIN),
     counted=lambda row: "",

@@ -23,7 +23,7 @@ SECONDS = 3.0
 @pytest.fixture(scope="module")
 def bed(require: Callable[..., None]) -> Iterator[Bed]:
     require(*NEEDS)
-    with built(AT, 1, SECONDS) as there:
+    with built(AT.paths, 1, SECONDS) as there:
         yield there
 
 

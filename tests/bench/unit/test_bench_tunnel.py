@@ -77,8 +77,8 @@ def test_the_cost_is_that_of_the_program_that_ran_most() -> None:
 def test_variants_alternate_and_those_that_are_only_compared_run_less_often() -> None:
     planned = SCENARIO.plan(SCENARIO.chosen({"cells": "rates"}))
     first = [(turn.number, turn.variant) for turn in planned if turn.cell == planned[0].cell]
-    assert first[:5] == [(1, "alone"), (1, "ours"), (1, "weights"), (1, "mptcp"), (2, "alone")]
-    assert len(first) == 8
+    assert first[:6] == [(1, "a alone"), (1, "b alone"), (1, "ours"), (1, "weights"), (1, "mptcp"), (2, "a alone")]
+    assert len(first) == 11
     assert {turn.cell.part for turn in SCENARIO.plan(SCENARIO.chosen({"cells": "loss,silence"}))} == {"loss", "silence"}
     assert len({turn.cell for turn in SCENARIO.plan(SCENARIO.chosen({}, quick=True))}) == 7
 
