@@ -123,7 +123,7 @@ def fall_silent(bed: Bed) -> Silence:
     polls: list[Poll] = []
     with carried(bed, Vpn("tunnel")) as (pair, ours), receiving(bed.client, pair.client_address, result):
         assert ours is not None
-        relay, proxy = ours.ends
+        relay, proxy = ours
         paced = Paced(lambda: polls.append(Poll(time.monotonic(), relay.lives(), proxy.lives())), POLL)
         before = [path["packets_sent"] for path in proxy.paths()]
         with sending(bed.server, pair.client_address, STREAM_RATE, STREAM_BYTES, seconds):

@@ -16,7 +16,7 @@ from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.emulation.model import EmulatedPath
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, congestion, lab_of, paths
 from mptcp_lab.testbed.host import Lab
-from mptcp_lab.testbed.openvpn import OpenVpn, over_tcp, over_udp
+from mptcp_lab.testbed.openvpn import PORT, OpenVpn, over_tcp, over_udp
 from mptcp_lab.testbed.services import Origin, start_origin
 from mptcp_lab.testbed.transfer import Added, observe, wget
 from mptcp_lab.testbed.tunnel import Tunnel, tunnel
@@ -30,7 +30,6 @@ SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096
 """The settings of the paper's Table 3 that a namespace has. The topology turns off caching of a destination's
 metrics."""
 NAME = "16mb"
-PORT = 1194
 WARM = 1.0
 """Seconds of a download before the measured one, since the paper made twenty downloads over one VPN."""
 PATIENCE = 20
@@ -85,7 +84,7 @@ class Carried(NamedTuple):
 @contextmanager
 def carried(bed: Bed, vpn: Vpn) -> Iterator[Carried]:
     """Run *vpn*, and route the origin through it. Raises TestbedError."""
-    client, server, remote, way = bed.client, bed.server, bed.server.service_address(), WAYS[vpn.way]
+    client, server, way = bed.client, bed.server, WAYS[vpn.way]
     ours = None
     with ExitStack() as stack:
         if vpn.way in OVER_TCP:
@@ -93,7 +92,7 @@ def carried(bed: Bed, vpn: Vpn) -> Iterator[Carried]:
                 controlled(node, vpn.outer)
             if vpn.way == "ports":
                 stack.enter_context(_two_endpoints_on_one_path(bed))
-            pair = stack.enter_context(over_tcp(client, server, remote, multipath=vpn.way != "tcp"))
+            pair = stack.enter_context(over_tcp(client, server, multipath=vpn.way != "tcp"))
         else:
             percent = None if way.share is None else round(100 * way.share)
             if way.ours:
@@ -103,7 +102,7 @@ def carried(bed: Bed, vpn: Vpn) -> Iterator[Carried]:
             elif percent is not None:
                 stack.enter_context(_split_at_random(bed, percent))
             local = client.address(DEVICES[1]) if vpn.way == "udp b" else None
-            pair = stack.enter_context(over_udp(client, server, remote, port=PORT, local=local))
+            pair = stack.enter_context(over_udp(client, server, local=local))
         route = [bed.origin.host.service_address(), "dev", pair.device]
         stack.enter_context(client.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]))
         yield Carried(pair, ours)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mptcp_common.status_client import ask
 
@@ -46,26 +46,11 @@ class TunnelEnd:
             return []
 
 
-@dataclass(frozen=True, slots=True)
-class Tunnel:
+class Tunnel(NamedTuple):
     """The daemons at both ends of a tunnel."""
 
     relay: TunnelEnd
     proxy: TunnelEnd
-    count: int
-    """Number of paths."""
-
-    @property
-    def ends(self) -> tuple[TunnelEnd, TunnelEnd]:
-        """Both ends, the relay first."""
-        return self.relay, self.proxy
-
-    def wait(self) -> None:
-        """Wait until each end uses all paths. Raises TestbedError."""
-        wanted = [True] * self.count
-        for end in self.ends:
-            what = f"{end.node.name}: all paths live"
-            wait_until(lambda: end.lives() == wanted, what, process=end.process)  # noqa: B023
 
 
 @contextmanager
@@ -76,11 +61,10 @@ def tunnel(
     *,
     port: int = PORT,
     settings: Mapping[str, object] | None = None,
-    wait: bool = True,
 ) -> Iterator[Tunnel]:
     """Run both daemons. *paths* has the relay's interfaces by name. *settings* are additional ones at both ends.
 
-    Without *wait*, some paths may not be in use yet. Raises TestbedError.
+    The scope begins when both ends use all paths. Raises TestbedError.
     """
     key = relay.write("tunnel.key", secrets.token_hex(32))
     key.chmod(0o600)
@@ -90,10 +74,10 @@ def tunnel(
         _daemon(proxy, {"uplinks": ["wan0"], "tunnels": {"home": common}}) as far,
         _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths}}}) as near,
     ):
-        found = Tunnel(near, far, len(paths))
-        if wait:
-            found.wait()
-        yield found
+        for end in (near, far):
+            what = f"{end.node.name}: all paths live"
+            wait_until(lambda: end.lives() == [True] * len(paths), what, process=end.process)  # noqa: B023
+        yield Tunnel(near, far)
 
 
 @contextmanager

@@ -10,9 +10,10 @@ import pytest
 from void_runs import valid
 
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.vpn_bed import NEEDS, PORT, Bed, built, carried, controlled, measure
+from mptcp_bench.experiments.vpn_bed import NEEDS, Bed, built, carried, controlled, measure
 from mptcp_bench.experiments.vpn_cells import CONTROLS, OVER_TCP, WAYS, Condition, Vpn
 from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.openvpn import PORT
 from mptcp_lab.testbed.system_state import State, differences, kernel_state
 
 pytestmark = pytest.mark.kernel
