@@ -332,6 +332,6 @@ SCENARIO = Scenario(
     measure=measure,
     tables=(),
     name=lambda row: row.cell,
-    counted=lambda row: "runs" if row.part == PARTS[row.cell][0] else "",
+    counted=lambda row: "runs" if row.part in ("", PARTS[row.cell][0]) else "",
     verdicts=verdicts,
 )

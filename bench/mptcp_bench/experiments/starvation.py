@@ -225,5 +225,5 @@ SCENARIO = Scenario(
         ),
     ),
     name=lambda row: str(row.cell),
-    counted=lambda row: "runs" if row.part == row.cell.layout.loads[0].name else "",
+    counted=lambda row: "runs" if row.part in ("", row.cell.layout.loads[0].name) else "",
 )  # fmt: skip
