@@ -8,15 +8,16 @@ interval: a claim *holds* or *fails* if the whole interval is on one side of the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from ..result_file import Judgement, shown
 from ..statistics import exact_median_interval, mean_bounds, mean_or_nan, median
 from .aims import Aim
+from .columns import Results, Table
 
 FEWEST = 6
 """Least number of rounds for an interval of the median: with fewer, the extremes contain it with less than 95 %."""
@@ -67,9 +68,19 @@ class Claim:
         return self.paper, f"{measured}; wanted {self.aim.wanted}", self.verdict
 
 
-def claims_table(title: str, claims: Sequence[Claim]) -> Table:
+def claims_table(title: str, claims: Sequence[Claim]) -> RichTable:
     """Return the table of claims, in the form that the documentation uses for the other paper."""
-    table = Table("the paper says", "measured", "verdict", title=f"Claims: {title}", title_justify="left")
+    table = RichTable("the paper says", "measured", "verdict", title=f"Claims: {title}", title_justify="left")
     for claim in claims:
         table.add_row(*claim.row)
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class Claims(Table[Any, Any]):
+    """A table of the paper's claims."""
+
+    claims: Callable[[Results[Any, Any]], Sequence[Claim]] = lambda found: ()
+
+    def shown(self, results: Results[Any, Any]) -> RichTable:
+        return claims_table(self.title, self.claims(results))

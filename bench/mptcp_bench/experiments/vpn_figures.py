@@ -8,17 +8,15 @@ inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, make_dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import make_dataclass
 from functools import partial
 from typing import Any
 
-from rich.table import Table as RichTable
-
 from .. import style
 from ..statistics import median
-from .claims import Claim, claims_table
-from .columns import CELL, RUNS, Column, Results, Table
+from .claims import Claims
+from .columns import CELL, RUNS, Column, Table
 from .drawing import drawn
 from .findings import Picture
 from .parameters import number, parameter, several, whole, words
@@ -38,16 +36,6 @@ LINES = {
     "udp": style.DASHED, "75/25": style.DASHED, "90/10": style.DOTTED,
     "weights 75/25": style.DASHED, "weights 90/10": style.DOTTED,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Claims(Table[Any, Any]):
-    """A table of the paper's claims."""
-
-    claims: Callable[[Results[Any, Any]], Sequence[Claim]] = lambda results: ()
-
-    def shown(self, results: Results[Any, Any]) -> RichTable:
-        return claims_table(self.title, self.claims(results))
 
 
 def _delay(text: str) -> float:

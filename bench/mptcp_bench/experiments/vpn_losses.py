@@ -14,12 +14,11 @@ from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.ends import ends, lost_of
 
-from .claims import Claim
+from .claims import Claim, Claims
 from .columns import RUNS, Column, Results, Row, Table, Turn
 from .parameters import parameter, whole
 from .scenario import Scenario
 from .vpn_cells import GOOD_LOSS, loss_of
-from .vpn_figures import Claims
 
 PACKETS = 10_000
 """Packets per round and direction, as many as the paper's pings."""

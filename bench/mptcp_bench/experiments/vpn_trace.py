@@ -17,6 +17,7 @@ from .. import style
 from ..statistics import of_median
 from ..wire.capture import captured
 from ..wire.packets import SYN, Packet
+from .claims import Claims
 from .columns import RUNS, VARIANT, Column, Table, Turn, for_pictures
 from .drawing import drawn
 from .findings import Picture
@@ -24,7 +25,7 @@ from .parameters import parameter, whole
 from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, built, carried, controlled, downloaded
 from .vpn_cells import CONTROLS, VPNS, Condition, Point, vpns
-from .vpn_figures import LOOKS, Claims
+from .vpn_figures import LOOKS
 from .vpn_judging import TRACE, Found, verdicts
 
 TITLE = "Figure 8: the begin of a download, RTT 40 ms"
