@@ -41,7 +41,7 @@ from .devices import DEVICES
 from .pages_browser import Page, chromium
 from .pages_cells import Cell
 from .pages_judging import Batch, Download, judge
-from .two_paths import hop_shaper
+from .two_paths import hop_shaper, one_subflow
 
 PAUSE = 1.0
 """Seconds between the end of a batch's last connection and the next batch."""
@@ -131,7 +131,7 @@ class Bed:
                 route = ["ip", "route", "add", "default", "via", "10.77.2.1", "dev", DEVICES[1], "metric", "50"]
                 stack.enter_context(self.client.changed(route, [*route[:2], "del", *route[3:]]))
             if cell.lone:
-                stack.enter_context(self._without_endpoints())
+                stack.enter_context(one_subflow(self.testbed))
             if variant == "link":
                 change, back = (hop_shaper(rate, "lan") for rate in (cell.cap, cell.rates[0]))
                 stack.enter_context(self.testbed["hop1"].changed(change, back))
@@ -139,18 +139,6 @@ class Bed:
                 class_, gone = static_class(cell)
                 stack.enter_context(self.testbed["proxy"].changed(class_, gone))
             yield
-
-    @contextmanager
-    def _without_endpoints(self) -> Iterator[None]:
-        node = self.client
-        endpoints = self.testbed.topology.node("client").endpoints
-        node.run(["ip", "mptcp", "endpoint", "flush"])
-        try:
-            yield
-        finally:
-            for each in endpoints:
-                what = [each.address, "dev", each.device, "id", str(each.id), *each.flags]
-                node.run(["ip", "mptcp", "endpoint", "add", *what])
 
     def fetch(self, cell: Cell) -> Batch:
         """Download the files of *cell*. Raises TestbedError if one is incomplete."""
