@@ -11,8 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from mptcp_lab.agent.counters import fallbacks
@@ -95,11 +94,7 @@ class Bed:
     """Whether the throttler has seen the client."""
     policy_of: Cell | None = None
     """The cell whose policy the throttler has."""
-    _policy: Path = field(init=False)
     _orders: int = 0
-
-    def __post_init__(self) -> None:
-        self._policy = self.testbed.directory / "policy.yaml"
 
     @classmethod
     def built(cls, testbed: Testbed, sizes: Sequence[int], tls: bool = False) -> Bed:
@@ -119,8 +114,8 @@ class Bed:
         if self.throttler is not None:
             self.throttler.process.stop()
         proxy = self.testbed["proxy"]
-        self._policy.write_text(cell.policy_text())
-        self.throttler = start_throttler(proxy, write_throttler_config(proxy, self._policy))
+        policy = proxy.write("policy.yaml", cell.policy_text())
+        self.throttler = start_throttler(proxy, write_throttler_config(proxy, policy))
         self.known, self.policy_of = False, cell
 
     @contextmanager
