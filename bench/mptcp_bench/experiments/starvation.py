@@ -9,14 +9,16 @@ share the cap, and then their client is cut off on both paths.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import inf, nan
 
-from mptcp_lab.testbed import Testbed, TestbedError
-from mptcp_lab.testbed.recorder import Sample, mean_rate
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
+from mptcp_lab.testbed.plan import ETHERNET_HEADER
+from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
     mptcp_command,
@@ -28,7 +30,6 @@ from mptcp_lab.testbed.services import (
 )
 
 from .columns import RUNS, Column, Row, Table, Turn
-from .packet_counters import PacketCounters
 from .parameters import parameter, whole, words
 from .scale_crowd import Crowd
 from .scenario import Scenario
@@ -45,6 +46,10 @@ RESTS = 16
 """If the uncapped paths carry this multiple of its cap, a capped path may be idle."""
 MOST = 1.05
 """Most rate of any path, as a share of its link or cap. A link that carries more was not emulated."""
+INTERVAL = 0.25
+"""Seconds between two readings of the counters."""
+TABLE, PREFIX = "bench_counters", "from_"
+"""The counters' table, and the prefix of their names, because some short names are keywords of nft(8)."""
 RECOVERY = 1.0
 """Seconds over which the rate of the capped path is measured to tell whether it has recovered."""
 SILENT = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop'
@@ -150,21 +155,53 @@ def measure(site: Site, turn: Turn[Case]) -> Mapping[str, Carried]:
     client, layout = site.testbed["client"], site.layout
     wait_until(lambda: not site.subflows(), "the last download's subflows are gone", timeout=30)
     addresses = {load.name: load.address for load in layout.loads}
-    with site.others(), PacketCounters(client, addresses) as counters, client.running(site.download) as process:
-        counters.wait(WARM)
+    with site.others(), counting(client, addresses) as recorder, client.running(site.download) as process:
+        recorder.wait(WARM)
         subflows = site.subflows()
         if any(address not in subflows for address in addresses.values()):
             raise TestbedError(f"{layout.name}: there are subflows from {', '.join(subflows)} alone")
-        vanished = begin = counters.now
+        vanished = begin = recorder.now
         if layout.vanishing:
             with dropping(site.testbed["core"], SILENT):
                 begin += CROWD_GIVEN_UP if site.crowd else GIVEN_UP
-                counters.wait(begin + MEASURED + 0.5)
+                recorder.wait(begin + MEASURED + 0.5)
                 process.kill()
         else:
-            counters.wait(begin + MEASURED + 0.5)
-        samples = counters.samples
-    return judge(samples, layout, begin, vanished)
+            recorder.wait(begin + MEASURED + 0.5)
+    return judge(recorder.samples, layout, begin, vanished)
+
+
+@contextmanager
+def counting(node: LiveNode, addresses: Mapping[str, str]) -> Iterator[Recorder]:
+    """Record the bytes that arrive at *node* for each of *addresses*, by name, even for subflows on one device.
+
+    nftables counts them. Packet merging is off in the testbed, so that each counted packet is one on the wire.
+    """
+
+    def read() -> dict[str, int]:
+        return octets(node.run(["nft", "-j", "list", "counters", "table", "inet", TABLE]).stdout)
+
+    with (
+        node.changed(["nft", table(addresses)], ["nft", "delete", "table", "inet", TABLE]),
+        Recorder(node, tuple(addresses), interval=INTERVAL, read=read) as recorder,
+    ):
+        yield recorder
+
+
+def table(addresses: Mapping[str, str]) -> str:
+    """Return the table with a counter for each address, in nft(8) syntax."""
+    counters = "".join(f"counter {PREFIX}{name} {{ }}\n" for name in addresses)
+    rules = "".join(
+        f"{'ip6' if ':' in address else 'ip'} daddr {address} counter name {PREFIX}{name}\n"
+        for name, address in addresses.items()
+    )
+    return f"table inet {TABLE} {{\n{counters}chain input {{\ntype filter hook input priority 0\n{rules}}}\n}}\n"
+
+
+def octets(text: str) -> dict[str, int]:
+    """Return each counter's bytes, including Ethernet headers, from the output of ``nft -j list counters``."""
+    found = (each["counter"] for each in json.loads(text)["nftables"] if "counter" in each)
+    return {each["name"].removeprefix(PREFIX): each["bytes"] + ETHERNET_HEADER * each["packets"] for each in found}
 
 
 def judge(samples: Sequence[Sample], layout: Layout, begin: float, vanished: float) -> dict[str, Carried]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -106,11 +106,14 @@ class Recorder(AbstractContextManager["Recorder"]):
         *,
         interval: float = 0.1,
         direction: Direction = "received",
+        read: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
+        """*read* returns the bytes of each of *devices* so far; by default the node's counters are read."""
         self.devices = tuple(devices)
         self.interval = interval
         self._node = node
         self._direction = direction
+        self._read = read or self._octets
         self._samples: list[Sample] = []
         self._started = time.monotonic()
         self._paced = Paced(self._take, interval)
@@ -135,6 +138,10 @@ class Recorder(AbstractContextManager["Recorder"]):
         """Seconds since the start, on the samples' clock."""
         return time.monotonic() - self._started
 
+    def wait(self, until: float) -> None:
+        """Sleep until this moment on the samples' clock."""
+        time.sleep(max(0.0, until - self.now))
+
     @property
     def samples(self) -> tuple[Sample, ...]:
         return tuple(self._samples)
@@ -149,7 +156,10 @@ class Recorder(AbstractContextManager["Recorder"]):
             return dict.fromkeys(self.devices, 0.0)
         return dict(rates((recent[0], recent[-1]))[0].bits)
 
-    def _take(self) -> None:
+    def _octets(self) -> dict[str, int]:
         counters = self._node.counters()
-        now = self.now
-        self._samples.append(Sample(now, {d: getattr(counters[d], self._direction) for d in self.devices}))
+        return {device: getattr(counters[device], self._direction) for device in self.devices}
+
+    def _take(self) -> None:
+        octets = self._read()
+        self._samples.append(Sample(self.now, octets))

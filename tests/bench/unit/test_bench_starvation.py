@@ -7,8 +7,7 @@ from math import inf
 
 import pytest
 
-from mptcp_bench.experiments.packet_counters import octets, table
-from mptcp_bench.experiments.starvation import SCENARIO, judge, recovered
+from mptcp_bench.experiments.starvation import SCENARIO, judge, octets, recovered, table
 from mptcp_bench.experiments.starvation_layouts import LAYOUTS, Layout
 from mptcp_bench.experiments.subflow_ends import peers
 from mptcp_lab.testbed.plan import steps
@@ -19,8 +18,8 @@ TIMES = [step / 4 for step in range(60)]
 
 
 def test_only_what_a_path_carries_in_the_measured_time_counts() -> None:
-    octets = [round(2.5e6 * max(0.0, min(time, 12.0) - 4.0)) for time in TIMES]
-    samples = [Sample(t, dict.fromkeys("abc", seen)) for t, seen in zip(TIMES, octets, strict=True)]
+    seen = [round(2.5e6 * max(0.0, min(time, 12.0) - 4.0)) for time in TIMES]
+    samples = [Sample(t, dict.fromkeys("abc", each)) for t, each in zip(TIMES, seen, strict=True)]
     found = judge(samples, LAYOUTS["three"], 4.0, 4.0)
     assert [carried.share for carried in found.values()] == pytest.approx([1.0, 20.0, 1.0], rel=0.01)
 
