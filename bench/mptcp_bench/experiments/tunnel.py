@@ -71,7 +71,7 @@ def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Beds]:
         if cell.part == "cost":
             yield Beds({}, scope.enter_context(Testbed(UNSHAPED, seed=seed)), seed)
             return
-        octets = cell.over.octets(max(LONGEST, 2 * chosen.seconds))
+        octets = round(sum(cell.over.rates) * 1e6 / 8 * max(LONGEST, 2 * chosen.seconds))
         beds = {
             control: scope.enter_context(vpn_bed.built(cell.over.paths(), seed, chosen.seconds, octets))
             for control in cell.controls

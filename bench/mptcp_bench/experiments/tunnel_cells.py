@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
+from mptcp_lab.emulation.model import GilbertElliott, UniformLoss
 
 from .parameters import number, parameter, whole, words, yes_or_no
-from .vpn_cells import CONTROLS, Vpn
+from .vpn_cells import CONTROLS, PathPair, Vpn
 
 DOWNLOADS = ("goodput", "rates", "loss")
 PARTS = (*DOWNLOADS, "silence", "change", "call", "cost")
@@ -46,31 +46,6 @@ class Settings:
     runs: int | None = parameter("of each, default 5 of goodput and 3 of the others", None, whole(), quick="1")
     seconds: float = parameter("that a download takes at the sum of its paths", "7", number())
     first: bool = parameter("only the first cell of each part", "no", yes_or_no, quick="yes")
-
-
-@dataclass(frozen=True, slots=True)
-class PathPair:
-    """Two paths. *rates* are in Mbit/s, *rtts* and *jitter* in ms; *losses* apply in both directions."""
-
-    rates: tuple[int, int]
-    rtts: tuple[int, int] = (20, 20)
-    losses: tuple[Loss | None, Loss | None] = (None, None)
-    jitter: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.rates[0]} + {self.rates[1]}, {self.rtts[0]}/{self.rtts[1]} ms"
-
-    def paths(self) -> list[EmulatedPath]:
-        """Return the paths in the form that the testbed needs."""
-        each = zip(("primary", "secondary"), self.rates, self.rtts, self.losses, strict=True)
-        return [
-            EmulatedPath(name, *[Direction(rate * 1_000_000, rtt * 500, self.jitter * 1000, loss)] * 2)
-            for name, rate, rtt, loss in each
-        ]
-
-    def octets(self, seconds: float) -> int:
-        """Return the size of a file that takes *seconds* over both paths together."""
-        return round(sum(self.rates) * 1e6 * PAYLOAD / 8 * seconds)
 
 
 EQUAL = PathPair((10, 10))

@@ -14,7 +14,6 @@ from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, L
 
 RATE = 10_000_000
 """Rate of each path in each direction, bits per second."""
-QUEUE_MS = 50
 FILE = 16_000_000
 """Bytes of the downloaded file."""
 PRIMARY = 20.0
@@ -78,6 +77,27 @@ VPNS = vpns(WAYS, CONTROLS)
 
 
 @dataclass(frozen=True, slots=True)
+class PathPair:
+    """Two paths. *rates* are in Mbit/s, *rtts* and *jitter* in ms; *losses* apply in both directions."""
+
+    rates: tuple[int, int]
+    rtts: tuple[float, float] = (20, 20)
+    losses: tuple[Loss | None, Loss | None] = (None, None)
+    jitter: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.rates[0]} + {self.rates[1]}, {self.rtts[0]}/{self.rtts[1]} ms"
+
+    def paths(self) -> list[EmulatedPath]:
+        """Return the paths in the form that the testbed needs."""
+        each = zip(("primary", "secondary"), self.rates, self.rtts, self.losses, strict=True)
+        return [
+            EmulatedPath(name, *[Direction(rate * 1_000_000, round(rtt * 500), self.jitter * 1000, loss)] * 2)
+            for name, rate, rtt, loss in each
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """RTTs of both paths in milliseconds, the loss on both, one of :data:`LOSSES`, and what is downloaded over them."""
 
@@ -91,13 +111,10 @@ class Condition:
         return f"{self.first:g}/{self.second:g} ms, loss {self.loss}"
 
     @property
-    def paths(self) -> tuple[EmulatedPath, EmulatedPath]:
+    def paths(self) -> list[EmulatedPath]:
         """Both paths, with the loss in both directions, because Table 1 is about pings, which cross a path twice."""
-        return self._path("primary", self.first), self._path("secondary", self.second)
-
-    def _path(self, name: str, rtt: float) -> EmulatedPath:
-        one = Direction(RATE, round(rtt * 500), loss=loss_of(self.loss), queue_ms=QUEUE_MS)
-        return EmulatedPath(name, one, one)
+        loss = loss_of(self.loss)
+        return PathPair((RATE // 1_000_000,) * 2, (self.first, self.second), (loss, loss)).paths()
 
 
 def loss_of(name: str) -> Loss | None:
